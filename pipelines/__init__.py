@@ -1,0 +1,1 @@
+"""Stream processors: pure operators, and the one runtime that does their I/O."""

@@ -1,0 +1,1 @@
+"""What runs (one folder, one deployable) and what those share."""

@@ -1,0 +1,246 @@
+"""The open-call table: pairs starts and ends of tool calls whatever the runtime's ids do, and knows sessions and MCP servers.
+
+It is a fold over events: `apply` is called for each event in journal order, live and in recovery, so the state after a restart is
+the snapshot plus the journal's rest. Nothing else changes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from schemas.events import EventBase, ToolCall, to_json
+from schemas.identity import canonical_name
+
+MAX_CLOSED = 50_000
+"""Ended calls kept so that a late or repeated end still finds its call; the oldest go first."""
+MAX_SESSIONS = 20_000
+
+START = "tool.call.started"
+ENDS = frozenset({"tool.call.completed", "tool.call.error", "tool.call.blocked"})
+_SNAPSHOT_VERSION = 1
+
+
+@dataclass(slots=True)
+class Call:
+    """The latest call of one call_key. `started` and `ended` say which of its events were seen, in either order."""
+
+    call_key: str
+    occurrence: int
+    call_id: str
+    tool_name: str
+    tool_source: str
+    started: bool = False
+    ended: bool = False
+    tool_call_id: str | None = None
+    tool_kind: str | None = None
+    mcp: dict[str, Any] | None = None
+    session_id: str | None = None
+    root_session_id: str | None = None
+    session_key: str | None = None
+    agent_id: str | None = None
+    turn_id: str | None = None
+    run_id: str | None = None
+    trace_id: str | None = None
+    parent_call_id: str | None = None
+    input_hash: str | None = None
+    timestamp: str = ""
+    background: bool = False
+    wrapper: bool = False
+    approval_open: bool = False
+
+
+class CallTable:
+    """State that adapters read while they normalise. Memory: open calls plus MAX_CLOSED ended ones."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Call] = {}
+        self._closed: OrderedDict[str, Call] = OrderedDict()
+        self._by_session: dict[str, dict[str, None]] = {}
+        self._root: OrderedDict[str, str] = OrderedDict()
+        self._servers: dict[str, dict[str, str]] = {}
+        self._children: OrderedDict[str, str] = OrderedDict()
+
+    # what adapters ask
+
+    def latest(self, call_key: str) -> Call | None:
+        """The newest call of a key, open or ended."""
+        return self._open.get(call_key) or self._closed.get(call_key)
+
+    def next_occurrence(self, call_key: str, event_name: str) -> int:
+        """The occurrence that an event of this key belongs to.
+
+        A start opens the next one, unless an end without a start waits for it; everything else belongs to the latest.
+        """
+        call = self.latest(call_key)
+        if call is None:
+            return 1
+        if event_name == START and (call.started or not call.ended):
+            return call.occurrence + 1
+        return call.occurrence
+
+    def open_calls(self, session_id: str, *, agent_id: str | None = None, any_agent: bool = True) -> list[Call]:
+        """Calls of a session that started and have not ended, oldest first; of one agent with `any_agent=False`."""
+        keys = self._by_session.get(session_id, {})
+        calls = [self._open[key] for key in keys]
+        return [call for call in calls if call.started and (any_agent or call.agent_id == agent_id)]
+
+    def root_of(self, session_id: str) -> str | None:
+        """The top agent's session, where some earlier event told; sticky for the life of the session."""
+        return self._root.get(session_id)
+
+    def parent_of(self, session_id: str) -> str | None:
+        """The session that spawned this one, where a sub-agent event told."""
+        return self._children.get(session_id)
+
+    def server_for(self, runtime: str, safe_name: str) -> str | None:
+        """The real name of the MCP server that an earlier event gave for this canonical name."""
+        return self._servers.get(runtime, {}).get(canonical_name(safe_name))
+
+    def servers(self, runtime: str) -> list[str]:
+        """Real names of the MCP servers that earlier events of this runtime proved."""
+        return list(self._servers.get(runtime, {}).values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # the fold
+
+    def apply(self, event: EventBase) -> None:
+        """Fold one event in."""
+        self.apply_json(to_json(event))
+
+    def apply_json(self, event: Mapping[str, Any]) -> None:
+        """Fold one event in its JSON form, as the journal holds it."""
+        self._learn_session(event)
+        name: str = event["event_name"]
+        if "call_key" in event and "occurrence" in event:
+            self._learn_call(name, event)
+
+    def _learn_session(self, event: Mapping[str, Any]) -> None:
+        session, root = event.get("session_id"), event.get("root_session_id")
+        if session and root and session not in self._root:
+            _remember(self._root, session, root)
+        child = event.get("child_session_id")
+        if child and session:
+            _remember(self._children, child, session)
+            if child not in self._root:
+                _remember(self._root, child, root or session)
+        mcp = event.get("mcp")
+        server = (mcp or {}).get("server_name") if mcp and not mcp.get("name_guess") else None
+        if server:
+            known = self._servers.setdefault(event.get("agent_runtime", "other"), {})
+            if len(known) < MAX_SESSIONS:
+                known.setdefault(canonical_name(server), server)
+
+    def _learn_call(self, name: str, event: Mapping[str, Any]) -> None:
+        key: str = event["call_key"]
+        call = self.latest(key)
+        if call is None or event["occurrence"] > call.occurrence:
+            if call is not None:
+                self._forget(call)
+            call = Call(
+                call_key=key,
+                occurrence=event["occurrence"],
+                call_id=event["call_id"],
+                tool_name=event["tool_name"],
+                tool_source=event.get("tool_source", "unknown"),
+            )
+        elif event["occurrence"] < call.occurrence:
+            return
+        if name == START or not call.started:
+            self._describe(call, event)
+        if name == START:
+            call.started = True
+        elif name == "tool.call.approval_requested":
+            call.approval_open = True
+        elif name == "tool.call.approval_decided":
+            call.approval_open = False
+        elif name in ENDS:
+            call.ended = True
+            call.approval_open = False
+        call.background = call.background or bool(event.get("background"))
+        self._place(call)
+
+    @staticmethod
+    def _describe(call: Call, event: Mapping[str, Any]) -> None:
+        for name in _COPIED:
+            if event.get(name) is not None:
+                setattr(call, name, event[name])
+        mcp = event.get("mcp")
+        call.mcp = dict(mcp) if mcp else call.mcp
+        call.input_hash = (event.get("input") or {}).get("hash") or call.input_hash
+
+    def _place(self, call: Call) -> None:
+        session = call.session_id or ""
+        if call.ended:
+            self._open.pop(call.call_key, None)
+            keys = self._by_session.get(session)
+            if keys is not None:
+                keys.pop(call.call_key, None)
+                if not keys:
+                    del self._by_session[session]
+            self._closed[call.call_key] = call
+            self._closed.move_to_end(call.call_key)
+            while len(self._closed) > MAX_CLOSED:
+                self._closed.popitem(last=False)
+        else:
+            self._closed.pop(call.call_key, None)
+            self._open[call.call_key] = call
+            self._by_session.setdefault(session, {})[call.call_key] = None
+
+    def _forget(self, call: Call) -> None:
+        self._closed.pop(call.call_key, None)
+        if self._open.pop(call.call_key, None) is not None:
+            keys = self._by_session.get(call.session_id or "")
+            if keys is not None:
+                keys.pop(call.call_key, None)
+
+    # snapshot
+
+    def dump(self) -> dict[str, Any]:
+        """The whole state as JSON-able data; `load` of it gives an equal table."""
+        return {
+            "version": _SNAPSHOT_VERSION,
+            "open": [asdict(call) for call in self._open.values()],
+            "closed": [asdict(call) for call in self._closed.values()],
+            "root": dict(self._root),
+            "children": dict(self._children),
+            "servers": {runtime: dict(known) for runtime, known in self._servers.items()},
+        }
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> CallTable:
+        """A table from `dump`. Raises ValueError for another version's state."""
+        if state.get("version") != _SNAPSHOT_VERSION:
+            raise ValueError(f"call table snapshot version {state.get('version')!r}, this build reads {_SNAPSHOT_VERSION}")
+        table = cls()
+        for call in _calls(state["closed"]):
+            table._place(call)
+        for call in _calls(state["open"]):
+            table._place(call)
+        table._root.update(state["root"])
+        table._children.update(state["children"])
+        table._servers.update({runtime: dict(known) for runtime, known in state["servers"].items()})
+        return table
+
+
+_COPIED = tuple(
+    name
+    for name in (field.name for field in fields(Call))
+    if name in ToolCall.model_fields and name not in {"call_key", "occurrence", "call_id", "mcp", "background"}
+)
+
+
+def _calls(rows: list[dict[str, Any]]) -> Iterator[Call]:
+    known = {field.name for field in fields(Call)}
+    for row in rows:
+        yield Call(**{name: value for name, value in row.items() if name in known})
+
+
+def _remember(mapping: OrderedDict[str, str], key: str, value: str) -> None:
+    mapping[key] = value
+    while len(mapping) > MAX_SESSIONS:
+        mapping.popitem(last=False)
