@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from schemas.events import EventBase, ToolCall, to_json
-from schemas.identity import canonical_name
+from schemas.identity import canonical_name, join_key
 
-MAX_CLOSED = 50_000
+MAX_CLOSED = 10_000
 """Ended calls kept so that a late or repeated end still finds its call; the oldest go first."""
 MAX_SESSIONS = 20_000
+MAX_MODEL_CALLS = 20_000
 
 START = "tool.call.started"
 ENDS = frozenset({"tool.call.completed", "tool.call.error", "tool.call.blocked"})
 _SNAPSHOT_VERSION = 1
+
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -50,6 +54,23 @@ class Call:
     background: bool = False
     wrapper: bool = False
     approval_open: bool = False
+    approval_decided: bool = False
+    synthetic_start: bool = False
+    start_hook: str | None = None
+    end_hook: str | None = None
+
+
+@dataclass(slots=True)
+class SessionState:
+    """What events told of a session; `synthetic`: only inferred.
+
+    `in_process`: a hook inside the runtime's process told of it, not only a command hook.
+    """
+
+    started: bool = False
+    synthetic: bool = False
+    ended: bool = False
+    in_process: bool = False
 
 
 class CallTable:
@@ -62,6 +83,10 @@ class CallTable:
         self._root: OrderedDict[str, str] = OrderedDict()
         self._servers: dict[str, dict[str, str]] = {}
         self._children: OrderedDict[str, str] = OrderedDict()
+        self._sessions: OrderedDict[str, SessionState] = OrderedDict()
+        self._session_of_key: OrderedDict[str, str] = OrderedDict()
+        self._attempts: OrderedDict[str, int] = OrderedDict()
+        self._by_native: dict[str, dict[str, None]] = {}
 
     # what adapters ask
 
@@ -72,12 +97,13 @@ class CallTable:
     def next_occurrence(self, call_key: str, event_name: str) -> int:
         """The occurrence that an event of this key belongs to.
 
-        A start opens the next one, unless an end without a start waits for it; everything else belongs to the latest.
+        A start opens the next one, unless the call is known without its start (an end or an approval came first, or the
+        start was only inferred); everything else belongs to the latest.
         """
         call = self.latest(call_key)
         if call is None:
             return 1
-        if event_name == START and (call.started or not call.ended):
+        if event_name == START and call.started and not call.synthetic_start:
             return call.occurrence + 1
         return call.occurrence
 
@@ -86,6 +112,37 @@ class CallTable:
         keys = self._by_session.get(session_id, {})
         calls = [self._open[key] for key in keys]
         return [call for call in calls if call.started and (any_agent or call.agent_id == agent_id)]
+
+    def ended_calls(self, session_id: str, limit: int = 256) -> list[Call]:
+        """Calls of a session among the `limit` that ended last in any session, newest first."""
+        newest = islice(reversed(self._closed.values()), limit)
+        return [call for call in newest if call.ended and call.session_id == session_id]
+
+    def open_by_tool(self, tool_name: str) -> list[Call]:
+        """Open calls of a tool in any session, oldest first. Linear in the number of open calls."""
+        return [call for call in self._open.values() if call.started and call.tool_name == tool_name]
+
+    def find_native(self, runtime: str, tool_call_id: str, session_key: str | None = None) -> Call | None:
+        """The newest call with the runtime's own id, for events that do not say in which run or turn it was made."""
+        for key in reversed(self._by_native.get(tool_call_id, {})):
+            call = self.latest(key)
+            if call is None or key.split("|", 2)[1] != runtime:
+                continue
+            if session_key is None or call.session_key == session_key:
+                return call
+        return None
+
+    def session(self, session_id: str) -> SessionState | None:
+        """What is known of a session; None for one that no event named."""
+        return self._sessions.get(session_id)
+
+    def session_for_key(self, runtime: str, session_key: str) -> str | None:
+        """The newest session id under a runtime's stable session key."""
+        return self._session_of_key.get(join_key(runtime, session_key))
+
+    def attempts(self, runtime: str, model_call_id: str) -> int:
+        """How often a model call with this id was started."""
+        return self._attempts.get(join_key(runtime, model_call_id), 0)
 
     def root_of(self, session_id: str) -> str | None:
         """The top agent's session, where some earlier event told; sticky for the life of the session."""
@@ -123,6 +180,11 @@ class CallTable:
         session, root = event.get("session_id"), event.get("root_session_id")
         if session and root and session not in self._root:
             _remember(self._root, session, root)
+        if session:
+            self._learn_state(session, event)
+        if event["event_name"] == "llm.call.started" and event.get("model_call_id"):
+            key = join_key(event["agent_runtime"], event["model_call_id"])
+            _remember(self._attempts, key, self._attempts.get(key, 0) + 1, MAX_MODEL_CALLS)
         child = event.get("child_session_id")
         if child and session:
             _remember(self._children, child, session)
@@ -134,6 +196,21 @@ class CallTable:
             known = self._servers.setdefault(event.get("agent_runtime", "other"), {})
             if len(known) < MAX_SESSIONS:
                 known.setdefault(canonical_name(server), server)
+
+    def _learn_state(self, session: str, event: Mapping[str, Any]) -> None:
+        name = event["event_name"]
+        state = self._sessions.get(session)
+        if state is None:
+            state = SessionState()
+            _remember(self._sessions, session, state)
+        if name == "session.started":
+            state.started, state.synthetic, state.ended = True, bool(event.get("synthetic")), False
+        elif name == "session.ended":
+            state.ended = True
+        if not (event.get("source_event_name") or "").startswith("shell:"):
+            state.in_process = True
+        if event.get("session_key") and name != "session.ended":
+            _remember(self._session_of_key, join_key(event["agent_runtime"], event["session_key"]), session)
 
     def _learn_call(self, name: str, event: Mapping[str, Any]) -> None:
         key: str = event["call_key"]
@@ -154,13 +231,17 @@ class CallTable:
             self._describe(call, event)
         if name == START:
             call.started = True
+            call.synthetic_start = bool(event.get("synthetic"))
+            call.start_hook = event.get("source_event_name")
         elif name == "tool.call.approval_requested":
             call.approval_open = True
         elif name == "tool.call.approval_decided":
             call.approval_open = False
+            call.approval_decided = True
         elif name in ENDS:
             call.ended = True
             call.approval_open = False
+            call.end_hook = event.get("source_event_name")
         call.background = call.background or bool(event.get("background"))
         self._place(call)
 
@@ -175,7 +256,10 @@ class CallTable:
 
     def _place(self, call: Call) -> None:
         session = call.session_id or ""
-        if call.ended:
+        if call.tool_call_id:
+            self._by_native.setdefault(call.tool_call_id, {})[call.call_key] = None
+        if call.ended or not call.started:
+            # What never started is not open either: kept here, an approval nobody could match cannot pile up.
             self._open.pop(call.call_key, None)
             keys = self._by_session.get(session)
             if keys is not None:
@@ -185,7 +269,8 @@ class CallTable:
             self._closed[call.call_key] = call
             self._closed.move_to_end(call.call_key)
             while len(self._closed) > MAX_CLOSED:
-                self._closed.popitem(last=False)
+                _, gone = self._closed.popitem(last=False)
+                self._forget_native(gone)
         else:
             self._closed.pop(call.call_key, None)
             self._open[call.call_key] = call
@@ -198,6 +283,13 @@ class CallTable:
             if keys is not None:
                 keys.pop(call.call_key, None)
 
+    def _forget_native(self, call: Call) -> None:
+        keys = self._by_native.get(call.tool_call_id or "")
+        if keys is not None and call.call_key not in self._open:
+            keys.pop(call.call_key, None)
+            if not keys:
+                del self._by_native[call.tool_call_id or ""]
+
     # snapshot
 
     def dump(self) -> dict[str, Any]:
@@ -208,6 +300,9 @@ class CallTable:
             "closed": [asdict(call) for call in self._closed.values()],
             "root": dict(self._root),
             "children": dict(self._children),
+            "sessions": {session: asdict(state) for session, state in self._sessions.items()},
+            "session_of_key": dict(self._session_of_key),
+            "attempts": dict(self._attempts),
             "servers": {runtime: dict(known) for runtime, known in self._servers.items()},
         }
 
@@ -215,7 +310,9 @@ class CallTable:
     def load(cls, state: Mapping[str, Any]) -> CallTable:
         """A table from `dump`. Raises ValueError for another version's state."""
         if state.get("version") != _SNAPSHOT_VERSION:
-            raise ValueError(f"call table snapshot version {state.get('version')!r}, this build reads {_SNAPSHOT_VERSION}")
+            raise ValueError(
+                f"call table snapshot version {state.get('version')!r}, this build reads {_SNAPSHOT_VERSION}"
+            )
         table = cls()
         for call in _calls(state["closed"]):
             table._place(call)
@@ -223,6 +320,9 @@ class CallTable:
             table._place(call)
         table._root.update(state["root"])
         table._children.update(state["children"])
+        table._sessions.update({session: SessionState(**known) for session, known in state["sessions"].items()})
+        table._session_of_key.update(state["session_of_key"])
+        table._attempts.update(state["attempts"])
         table._servers.update({runtime: dict(known) for runtime, known in state["servers"].items()})
         return table
 
@@ -240,7 +340,7 @@ def _calls(rows: list[dict[str, Any]]) -> Iterator[Call]:
         yield Call(**{name: value for name, value in row.items() if name in known})
 
 
-def _remember(mapping: OrderedDict[str, str], key: str, value: str) -> None:
+def _remember(mapping: OrderedDict[str, V], key: str, value: V, limit: int = MAX_SESSIONS) -> None:
     mapping[key] = value
-    while len(mapping) > MAX_SESSIONS:
+    while len(mapping) > limit:
         mapping.popitem(last=False)

@@ -94,10 +94,20 @@ class Context:
     labels: Mapping[str, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
-    def event(self, model: type[E], event_name: str, scope: Scope, *, hook: str | None = None, **fields: Any) -> E:
+    def event(
+        self,
+        model: type[E],
+        event_name: str,
+        scope: Scope,
+        *,
+        hook: str | None = None,
+        at_ms: int | None = None,
+        **fields: Any,
+    ) -> E:
         """Make one event, fold it into the call table, and keep it as a result of this delivery.
 
-        `native` may be given as the payload's leftover fields; it is redacted and bounded here.
+        `native` may be given as the payload's leftover fields; it is redacted and bounded here. `at_ms` (since the epoch) is
+        for what happened at another time than the hook fired.
         """
         if len(self.events) >= MAX_EVENTS:
             raise ValueError(f"more than {MAX_EVENTS} events in one delivery")
@@ -106,7 +116,7 @@ class Context:
         made = model(
             event_name=event_name,
             event_id=event_id(self.delivery_id, len(self.events)),
-            timestamp=to_rfc3339(self.happened_ms),
+            timestamp=to_rfc3339(self.happened_ms if at_ms is None else at_ms),
             observed_at=to_rfc3339(self.observed_ms),
             agent_runtime=self.runtime,
             source_adapter=self.adapter,
@@ -171,6 +181,19 @@ class Context:
         self, call: Call, outcome: Outcome, evidence: Evidence, cause: str, *, hook: str | None = None, **fields: Any
     ) -> ToolCall:
         """Close a call of the table that some other event proves to be over, e.g. a batch or the session's end."""
+        return self.about(
+            call,
+            _END_NAME.get(outcome, "tool.call.error"),
+            hook=hook,
+            outcome=outcome,
+            outcome_evidence=evidence,
+            cause=cause,
+            synthetic=True,
+            **fields,
+        )
+
+    def about(self, call: Call, event_name: str, *, hook: str | None = None, **fields: Any) -> ToolCall:
+        """Any tool.call.* event of a call of the table, for payloads that do not name the call or say less of it."""
         scope = Scope(
             session_id=call.session_id,
             root_session_id=call.root_session_id,
@@ -182,7 +205,7 @@ class Context:
         )
         return self.event(
             ToolCall,
-            _END_NAME.get(outcome, "tool.call.error"),
+            event_name,
             scope,
             hook=hook,
             **self._call_fields(call.call_key, call.occurrence, call.tool_call_id),
@@ -192,11 +215,7 @@ class Context:
             mcp=Mcp.model_validate(call.mcp) if call.mcp else None,
             parent_call_id=call.parent_call_id,
             wrapper=call.wrapper,
-            status=_STATUS[_END_NAME.get(outcome, "tool.call.error")],
-            outcome=outcome,
-            outcome_evidence=evidence,
-            cause=cause,
-            synthetic=True,
+            status=_STATUS[event_name],
             **fields,
         )
 
@@ -251,9 +270,7 @@ class Context:
 
     # content
 
-    def content(
-        self, value: Any, *, direction: Direction = "input", is_error_result: bool | None = None
-    ) -> Content:
+    def content(self, value: Any, *, direction: Direction = "input", is_error_result: bool | None = None) -> Content:
         """Size, hash and redacted summary of a value, by the capture level of its direction."""
         content = self.capture.content(value, direction=direction)
         return content if is_error_result is None else content.model_copy(update={"is_error_result": is_error_result})
@@ -285,15 +302,17 @@ class Context:
     # parts
 
     def _ids(self, scope: Scope) -> dict[str, Any]:
-        session = self.ident(scope.session_id)
-        known_root = self.calls.root_of(session) if session else None
+        session, key = self.ident(scope.session_id), self.ident(scope.session_key)
+        # A sub-agent that is announced by its session key has its root and parent under that name.
+        known_root = (self.calls.root_of(session) if session else None) or (self.calls.root_of(key) if key else None)
+        parent = (self.calls.parent_of(session) if session else None) or (self.calls.parent_of(key) if key else None)
         root = known_root or self.ident(scope.root_session_id) or session
         turn, run = self.ident(scope.turn_id), self.ident(scope.run_id)
         return {
             "session_id": session,
             "root_session_id": root,
-            "parent_session_id": self.calls.parent_of(session) if session else None,
-            "session_key": self.ident(scope.session_key),
+            "parent_session_id": parent,
+            "session_key": key,
             "agent_id": self.ident(scope.agent_id),
             "agent_role": self.ident(scope.agent_role),
             "agent_version": self.ident(scope.agent_version) or self.agent_version,

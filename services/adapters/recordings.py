@@ -41,7 +41,9 @@ def read(path: Path) -> Iterator[Recorded]:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not JSON ({error}); each line must be one hook call", exit_code=65) from None
+            raise UserError(
+                f"{path}:{number}: not JSON ({error}); each line must be one hook call", exit_code=65
+            ) from None
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number}: not a JSON object; each line must be one hook call", exit_code=65)
         yield _recorded(row, number)

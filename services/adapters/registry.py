@@ -41,31 +41,55 @@ Command hooks print nothing for it.
 """
 
 
-def normalise(runtime: str, body: bytes, context: Context) -> list[Event]:
-    """Events of one hook payload; whatever the payload is, there is at least one event and never an exception.
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A body read as JSON. `payload` is None where it cannot be used; `reason` and `detail` then say why."""
 
-    A body that is no JSON object, or one that an adapter cannot read, becomes agent.payload.quarantined with size and keyed hash.
-    """
+    body: bytes
+    payload: dict[str, Any] | None
+    reason: str = ""
+    detail: str | None = None
+    oversized: tuple[int, str] | None = None
+
+
+def parse(body: bytes) -> Parsed:
+    """The body as a payload. A forwarder's marker in place of an oversized payload is recognised here."""
     try:
         payload = orjson.loads(body)
     except (orjson.JSONDecodeError, RecursionError) as error:
-        return quarantine(context, body, "invalid_json", str(error))
+        return Parsed(body, None, "invalid_json", str(error))
     if not isinstance(payload, dict):
-        return quarantine(context, body, "not_an_object", type(payload).__name__)
+        return Parsed(body, None, "not_an_object", type(payload).__name__)
     if _depth_over(payload, MAX_DEPTH):
-        return quarantine(context, body, "too_deep", f"nested deeper than {MAX_DEPTH}")
+        return Parsed(body, None, "too_deep", f"nested deeper than {MAX_DEPTH}")
     marker = payload.get("agenttrace_oversized")
     if len(payload) == 1 and isinstance(marker, dict):
         size, digest = marker.get("size_bytes"), marker.get("sha256")
         if type(size) is int and size >= 0:
-            return quarantine(context, body, "oversized", size_bytes=size, digest=f"sha256:{digest}")
+            return Parsed(body, None, "oversized", oversized=(size, f"sha256:{digest}"))
+    return Parsed(body, payload)
+
+
+def normalise(body: bytes, context: Context) -> list[Event]:
+    """Events of one hook payload; whatever the payload is, there is at least one event and never an exception.
+
+    A body that is no JSON object, or one that an adapter cannot read, becomes agent.payload.quarantined with size and keyed hash.
+    """
+    return normalise_parsed(parse(body), context)
+
+
+def normalise_parsed(parsed: Parsed, context: Context) -> list[Event]:
+    """As `normalise`, for a body that is parsed already."""
+    if parsed.payload is None:
+        size, digest = parsed.oversized or (None, None)
+        return quarantine(context, parsed.body, parsed.reason, parsed.detail, size_bytes=size, digest=digest)
     try:
-        ADAPTERS[runtime].normalise(payload, context)
+        ADAPTERS[context.runtime].normalise(parsed.payload, context)
     except Exception as error:
         # An adapter must never cost an agent its answer: what it made so far stands, the payload is told by size and hash.
-        return quarantine(context, body, "unreadable_shape", type(error).__name__)
+        return quarantine(context, parsed.body, "unreadable_shape", type(error).__name__)
     if not context.events:
-        context.observed("unknown", payload, Scope(), "no_event")
+        context.observed("unknown", parsed.payload, Scope(), "no_event")
     return context.events
 
 

@@ -1,0 +1,1 @@
+"""Counts, error rates and durations of tool calls by key and window, as rows that any store can merge."""

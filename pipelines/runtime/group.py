@@ -1,0 +1,270 @@
+"""The operators of one partition number, fed in process. Worker, replay and tests run this same code.
+
+It decodes, drops duplicates, routes by event name, chains what one operator derives to those after it, stamps versions, and
+collects outputs and refusals. It does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from pipelines.runtime.port import (
+    NO_OFFSET,
+    STAMPED_WITH_STATE,
+    Event,
+    Operator,
+    OperatorFactory,
+    Output,
+    Record,
+    timestamp_ms,
+)
+from schemas import topics
+from schemas.topics import BY_NAME, INPUT_TOPICS, record_key
+
+MAX_PRODUCERS = 50_000
+"""Producers (id, epoch) remembered per topic for dropping duplicates; beyond it those seen longest ago are forgotten."""
+MAX_REPEATED = 50_000
+"""Outputs remembered after a take-over to be said once more."""
+
+Handler = tuple[Callable[[Record, Any], None], "_Out"]
+
+
+class Raw(Protocol):
+    """A record as a Kafka client gives it; `timestamp` is the log time in ms."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class Refusal:
+    """A record that could not be processed: why, by which operator (or `decode`), and where it lies."""
+
+    __slots__ = ("by", "key", "offset", "topic", "value", "why")
+
+    def __init__(
+        self, topic: str, offset: int, key: bytes | None, value: bytes | None, by: str, why: str
+    ) -> None:
+        self.topic = topic
+        self.offset = offset
+        self.key = key
+        self.value = value
+        self.by = by
+        self.why = why
+
+
+class _Out:
+    """The Out of one operator: what it puts goes to the operators after it."""
+
+    __slots__ = ("_group", "later", "name")
+
+    def __init__(self, group: Group, name: str) -> None:
+        self._group = group
+        self.name = name
+        self.later: dict[str, tuple[Handler, ...]] = {}
+
+    def put(self, topic: str, record_id: str, body: Event, key: str | None = None) -> None:
+        self._group.emit(self, topic, record_id, body, key)
+
+    def retract(self, topic: str, record_id: str, body: Event, key: str | None = None) -> None:
+        self._group.emit(self, topic, record_id, {**body, "retracted": True}, key)
+
+
+class Group:
+    """State of all operators for one partition number of the input topics.
+
+    `next_offsets` and `log_times` say, by topic, up to where the state is folded; the sum of the former is the version of
+    what is emitted. While `muted`, outputs and refusals are dropped (a rebuild repeats what was said before).
+    """
+
+    def __init__(
+        self, partition: int, factories: Iterable[OperatorFactory], inputs: Sequence[str] = INPUT_TOPICS
+    ) -> None:
+        self.partition = partition
+        self.operators: list[Operator] = [factory(partition) for factory in factories]
+        self.next_offsets: dict[str, int] = dict.fromkeys(inputs, 0)
+        self.log_times: dict[str, int] = {}
+        self.progress_ms = 0
+        self.muted = False
+        self.partial_until_ms = 0
+        self.consumed = 0
+        self.duplicates = 0
+        self.operator_errors: dict[str, int] = {}
+        self.unrepeated = 0
+        self._version = 0
+        self._outputs: dict[tuple[str, str], Output] = {}
+        self._refusals: list[Refusal] = []
+        self._repeat: dict[tuple[str, str], Output] | None = None
+        self._producers: dict[str, dict[tuple[str, int], int]] = {topic: {} for topic in inputs}
+        self._outs = [_Out(self, operator.name) for operator in self.operators]
+        self._routes = self._routes_after(-1)
+        for index, out in enumerate(self._outs):
+            out.later = self._routes_after(index)
+
+    def _routes_after(self, index: int) -> dict[str, tuple[Handler, ...]]:
+        routes: dict[str, tuple[Handler, ...]] = {}
+        for operator, out in zip(self.operators[index + 1 :], self._outs[index + 1 :], strict=True):
+            for name in operator.wants:
+                routes[name] = (*routes.get(name, ()), (operator.on_event, out))
+        return routes
+
+    @property
+    def horizon_ms(self) -> int:
+        """How much of the log a rebuild reads: what one operator derives can be as old as its horizon for the next."""
+        return sum(operator.horizon_ms for operator in self.operators)
+
+    @property
+    def partial(self) -> bool:
+        """True until the log time has passed everything that a rebuild could not read."""
+        return self.progress_ms < self.partial_until_ms
+
+    def feed(self, topic: str, records: Iterable[Raw]) -> None:
+        """Fold records of one input topic, in offset order, each at or after `next_offsets[topic]`."""
+        routes = self._routes
+        producers = self._producers[topic]
+        partition = self.partition
+        loads = orjson.loads
+        others = sum(self.next_offsets.values()) - self.next_offsets[topic]
+        offset = self.next_offsets[topic] - 1
+        log_time = self.log_times.get(topic, 0)
+        for raw in records:
+            offset = raw.offset
+            self._version = others + offset + 1
+            self.consumed += 1
+            log_time = max(log_time, raw.timestamp)
+            try:
+                event = loads(raw.value)  # type: ignore[arg-type]
+                handlers = routes.get(event["event_name"], ())
+                producer = event.get("producer")
+                if producer is not None:
+                    source = (producer["id"], producer["epoch"])
+                    seq = producer["seq"]
+                    if seq <= producers.get(source, 0):
+                        self.duplicates += 1
+                        continue
+                    producers[source] = seq
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                self._refuse(topic, offset, raw.key, raw.value, "decode", error)
+                continue
+            if not handlers:
+                continue
+            record = Record(topic, partition, offset, raw.timestamp, event)
+            for handle, out in handlers:
+                try:
+                    handle(record, out)
+                except Exception as error:
+                    self._refuse(topic, offset, raw.key, raw.value, out.name, error)
+        self.next_offsets[topic] = offset + 1
+        self.log_times[topic] = log_time
+        if len(producers) > MAX_PRODUCERS:
+            # A dict keeps the order of first sight, so the oldest epochs go first.
+            for source in list(producers)[: MAX_PRODUCERS // 2]:
+                del producers[source]
+
+    def progress(self, t_ms: int) -> None:
+        """Tell the operators that all records with a log time ≤ t were seen; a smaller t than before is ignored."""
+        if t_ms <= self.progress_ms:
+            return
+        self.progress_ms = t_ms
+        self._version = sum(self.next_offsets.values())
+        for operator, out in zip(self.operators, self._outs, strict=True):
+            try:
+                operator.on_progress(t_ms, out)
+            except Exception as error:
+                self._count_error(out.name, error)
+
+    def seen_until(self, read_to_end: Mapping[str, int]) -> int:
+        """Progress that is safe to tell: the least, over the topics, of the last log time consumed.
+
+        `read_to_end` has, for topics with nothing left to read, a time (ms) before which nothing more can be appended.
+        0 while a topic has neither.
+        """
+        return min(
+            max(self.log_times.get(topic, 0), read_to_end.get(topic, 0)) for topic in self.next_offsets
+        )
+
+    def take(self) -> tuple[list[Output], list[Refusal]]:
+        """What is to be sent since the last call: of each id the last, and the refused records."""
+        outputs, refusals = list(self._outputs.values()), self._refusals
+        if self._repeat is not None and outputs:
+            self._repeat.update(self._outputs)
+            while len(self._repeat) > MAX_REPEATED:
+                del self._repeat[next(iter(self._repeat))]
+                self.unrepeated += 1
+        self._outputs, self._refusals = {}, []
+        return outputs, refusals
+
+    def remember_outputs(self) -> None:
+        """From now on keep what is said, for `repeat_outputs`: this state was taken over from another worker."""
+        self._repeat = {}
+
+    def repeat_outputs(self) -> bool:
+        """Say once more, with today's version, what was said since the take-over. True if there was anything to do.
+
+        The worker before may have read the topics in another interleaving and said less about an id under a higher
+        version. Once this state is past all that it can have read, the version is past its versions too.
+        """
+        if self._repeat is None:
+            return False
+        said, self._repeat = self._repeat, None
+        version = sum(self.next_offsets.values())
+        for place, output in said.items():
+            if "version" in output.body and place not in self._outputs:
+                output.body = {**output.body, "version": version}
+                self._outputs[place] = output
+        return bool(said)
+
+    def emit(self, out: _Out, topic: str, record_id: str, body: Event, key: str | None) -> None:
+        """Stamp, collect and chain one output of the operator behind `out`."""
+        if topic != topics.RISK_FINDING_OCSF:
+            body["version"] = self._version
+            if topic in STAMPED_WITH_STATE and self.progress_ms < self.partial_until_ms:
+                body["state"] = "partial"
+        if not self.muted:
+            if key is not None:
+                place = key.encode()
+            elif topic in BY_NAME and BY_NAME[topic].kind == "derived" and "event_name" in body:
+                place = record_key(body)
+            else:
+                place = record_id.encode()
+            self._outputs[topic, record_id] = Output(topic, record_id, place, body)
+        handlers = out.later.get(body.get("event_name", ""))
+        if handlers:
+            record = Record(topic, self.partition, NO_OFFSET, timestamp_ms(body["timestamp"]), body)
+            for handle, later_out in handlers:
+                try:
+                    handle(record, later_out)
+                except Exception as error:
+                    self._refuse(topic, NO_OFFSET, record_id.encode(), orjson.dumps(body), later_out.name, error)
+
+    def _refuse(
+        self, topic: str, offset: int, key: bytes | None, value: bytes | None, by: str, error: Exception
+    ) -> None:
+        self._count_error(by, error)
+        if not self.muted:
+            # The message of an exception may hold a piece of the payload; its type and the failing line do not.
+            self._refusals.append(Refusal(topic, offset, key, value, by, _where(error)))
+
+    def _count_error(self, by: str, error: Exception) -> None:
+        name = f"{by}: {_where(error)}"
+        if name in self.operator_errors or len(self.operator_errors) < 100:
+            self.operator_errors[name] = self.operator_errors.get(name, 0) + 1
+
+
+def _where(error: Exception) -> str:
+    """`KeyError at operator.py:41`: the innermost line of our code that raised."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" at {code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}{place}"

@@ -1,0 +1,65 @@
+"""`agenttrace collector`, `worker`, `sink`: one part in the foreground, as a sidecar or a service runs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from services.cli.main import load_config
+from services.cli.running import clickhouse_dsn, kafka_kwargs
+
+
+@click.command()
+@click.pass_context
+def collector(ctx: click.Context) -> None:
+    """Run the collector: hooks in on a Unix socket and loopback HTTP, journal, events out.
+
+    \b
+    Examples:
+      agenttrace collector
+      AGENTTRACE_COLLECTOR__SINKS=jsonl AGENTTRACE_SINKS__JSONL__PATH=events.jsonl agenttrace collector
+    """
+    from services.collector.service import Collector
+    from services.collector.settings import from_config
+
+    config = load_config(ctx).config
+    kwargs = kafka_kwargs(config) if "kafka" in config.collector.sinks else None
+    settings = from_config(config, kwargs)
+
+    async def serve() -> None:
+        await Collector(settings).run()
+
+    asyncio.run(serve())
+
+
+@click.command()
+@click.pass_context
+def worker(ctx: click.Context) -> None:
+    """Run the stream processors: pending calls, rolling metrics, sequence rules.
+
+    \b
+    Example:
+      AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 agenttrace worker
+    """
+    from pipelines.runtime.worker import run
+    from pipelines.settings import from_config
+
+    config = load_config(ctx).config
+    run(from_config(config, kafka_kwargs(config)))
+
+
+@click.command()
+@click.pass_context
+def sink(ctx: click.Context) -> None:
+    """Run the ClickHouse sink: every topic into its table.
+
+    \b
+    Example:
+      CLICKHOUSE_DSN=http://default@clickhouse:8123/agenttrace agenttrace sink
+    """
+    from services.clickhouse_sink.service import run
+    from services.clickhouse_sink.settings import from_config
+
+    config = load_config(ctx).config
+    run(from_config(config, kafka_kwargs(config), clickhouse_dsn(config)))

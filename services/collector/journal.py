@@ -1,0 +1,207 @@
+"""The write-ahead journal: what was answered is on disk before it is published, and survives a crash between any two steps.
+
+One line a delivery, `<crc32 of the rest, 8 hex> <JSON array of events>\n`, so the events of one delivery stand or fall together. Segments are
+named by the epoch and the first seq in them: `0000000003-0000000000000041.jsonl`.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+SEGMENT_BYTES = 16 << 20
+_CRC = 8
+_SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """Where the next line begins: a segment's name and a byte offset in it. The empty name is before everything."""
+
+    segment: str = ""
+    offset: int = 0
+
+    def to_json(self) -> list[Any]:
+        """For state files."""
+        return [self.segment, self.offset]
+
+    @classmethod
+    def from_json(cls, data: Any) -> Position:
+        """From a state file; what does not fit is the position before everything."""
+        match data:
+            case [str(segment), int(offset)] if offset >= 0:
+                return cls(segment, offset)
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One delivery read back. `events` is None where the checksum does not fit: the line was damaged after it was written."""
+
+    position: Position
+    next: Position
+    events: list[dict[str, Any]] | None
+
+
+class Journal:
+    """Appends to and reads from the segments of one folder. One process at a time (the collector's lock sees to it)."""
+
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.folder = folder
+        self._segment_bytes = segment_bytes
+        self._file: BinaryIO | None = None
+        self._end = Position()
+        self._dirty = False
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    # writing
+
+    @property
+    def end(self) -> Position:
+        """Behind the last whole line."""
+        return self._end
+
+    def open_epoch(self, epoch: int) -> None:
+        """Begin a new segment for this epoch; call it once, after `recover`."""
+        self._roll(epoch, 1)
+
+    def append(self, events: list[dict[str, Any]], epoch: int, first_seq: int) -> int:
+        """Write one delivery's events in one write; returns the bytes written. Raises OSError with the journal unchanged."""
+        body = orjson.dumps(events)
+        line = b"%08x %b\n" % (zlib.crc32(body), body)
+        if self._file is None or (self._end.offset and self._end.offset + len(line) > self._segment_bytes):
+            self._roll(epoch, first_seq)
+        file = self._file
+        assert file is not None
+        try:
+            written = file.write(line)
+            while written < len(line):
+                written += file.write(line[written:])
+        except OSError:
+            self._cut_back()
+            raise
+        self._end = Position(self._end.segment, self._end.offset + len(line))
+        self._dirty = True
+        return len(line)
+
+    def sync(self) -> None:
+        """Force what was appended to the disk (fdatasync). May run in another thread than `append`."""
+        file, self._dirty = self._file, False
+        if file is not None and not file.closed:
+            os.fdatasync(file.fileno())
+
+    @property
+    def dirty(self) -> bool:
+        """True when lines were appended since the last `sync`."""
+        return self._dirty
+
+    def close(self) -> None:
+        """Sync and close."""
+        if self._file is not None:
+            self.sync()
+            self._file.close()
+            self._file = None
+
+    def _roll(self, epoch: int, first_seq: int) -> None:
+        name = f"{epoch:010d}-{first_seq:016d}{_SUFFIX}"
+        file = open(self.folder / name, "ab", buffering=0, opener=_private)
+        if self._file is not None:
+            os.fdatasync(self._file.fileno())
+            self._file.close()
+        self._file = file
+        self._end = Position(name, file.tell())
+
+    def _cut_back(self) -> None:
+        # A full disk can take half a line. If cutting it off fails too, recovery treats it as torn.
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file.fileno(), self._end.offset)
+        except OSError:
+            self._file.close()
+            self._file = None
+
+    # reading
+
+    def segments(self) -> list[str]:
+        """Names of the segments, oldest first."""
+        return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(_SUFFIX))
+
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum((self.folder / name).stat().st_size for name in self.segments())
+
+    def read(self, position: Position, max_bytes: int = 1 << 20) -> list[Line]:
+        """Whole lines from `position` on, of one segment, about `max_bytes` of them (at least one line)."""
+        for name in self.segments():
+            if name < position.segment:
+                continue
+            offset = position.offset if name == position.segment else 0
+            with open(self.folder / name, "rb") as file:
+                file.seek(offset)
+                data = file.read(max_bytes)
+                while data and b"\n" not in data and (more := file.read(max_bytes)):
+                    data += more
+            end = data.rfind(b"\n") + 1
+            if end:
+                return list(_lines(name, offset, data[:end]))
+        return []
+
+    def recover(self, position: Position = Position()) -> Iterator[Line]:  # noqa: B008
+        """All lines from `position` on; a torn last line of the newest segment is cut off the file first."""
+        names = self.segments()
+        if names:
+            self._cut_torn(names[-1])
+        while lines := self.read(position):
+            yield from lines
+            position = lines[-1].next
+
+    def drop_before(self, position: Position) -> int:
+        """Delete the segments that lie wholly before `position`; returns how many."""
+        gone = [name for name in self.segments() if name < position.segment and name != self._end.segment]
+        for name in gone:
+            (self.folder / name).unlink(missing_ok=True)
+        return len(gone)
+
+    def _cut_torn(self, name: str) -> None:
+        path = self.folder / name
+        with open(path, "rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            tail = b""
+            start = size
+            while start > 0 and b"\n" not in tail:
+                step = min(start, 1 << 16)
+                start -= step
+                file.seek(start)
+                tail = file.read(step) + tail
+            keep = start + tail.rfind(b"\n") + 1 if b"\n" in tail else 0
+            if keep < size:
+                file.truncate(keep)
+
+
+def _lines(name: str, offset: int, data: bytes) -> Iterator[Line]:
+    for raw in data[:-1].split(b"\n"):
+        after = offset + len(raw) + 1
+        yield Line(Position(name, offset), Position(name, after), decode(raw))
+        offset = after
+
+
+def decode(raw: bytes) -> list[dict[str, Any]] | None:
+    """Events of one journal line without its newline; None where the checksum or the form does not fit."""
+    body = raw[_CRC + 1 :]
+    try:
+        if int(raw[:_CRC], 16) != zlib.crc32(body):
+            return None
+        events = orjson.loads(body)
+    except (ValueError, orjson.JSONDecodeError):
+        return None
+    return events if isinstance(events, list) else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

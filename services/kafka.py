@@ -1,0 +1,130 @@
+"""How every part reaches Kafka: client settings from the configuration, topics as the table says, and errors told to people."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnrecognizedBrokerVersion,
+    UnsupportedSaslMechanismError,
+    for_code,
+)
+from aiokafka.helpers import create_ssl_context
+
+from schemas.config import KafkaConfig
+from schemas.errors import UserError
+from schemas.topics import TOPICS, Topic
+
+
+def client_kwargs(config: KafkaConfig) -> dict[str, Any]:
+    """Keyword arguments that every aiokafka client takes. Raises UserError for missing servers or unreadable certificates."""
+    if not config.bootstrap_servers:
+        raise UserError(
+            "no Kafka to talk to: start the embedded one with `agenttrace up`, "
+            "or set kafka.bootstrap_servers (AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS)"
+        )
+    kwargs: dict[str, Any] = {
+        "bootstrap_servers": config.bootstrap_servers,
+        "security_protocol": config.security_protocol,
+    }
+    if config.security_protocol.startswith("SASL"):
+        kwargs["sasl_mechanism"] = config.sasl_mechanism or "PLAIN"
+        kwargs["sasl_plain_username"] = config.sasl_username
+        kwargs["sasl_plain_password"] = config.sasl_password
+    if config.security_protocol.endswith("SSL"):
+        try:
+            kwargs["ssl_context"] = create_ssl_context(
+                cafile=config.ssl_cafile, certfile=config.ssl_certfile, keyfile=config.ssl_keyfile
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(f"kafka.ssl_cafile/ssl_certfile/ssl_keyfile: {error}") from None
+    return kwargs
+
+
+def explain(error: Exception, servers: str) -> UserError:
+    """The error of a Kafka client as one line that says what to do."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, AuthenticationFailedError | UnsupportedSaslMechanismError) or "uthentication" in text:
+        return UserError(
+            f"Kafka at {servers} refused the login ({text}): check kafka.sasl_username, sasl_password and sasl_mechanism",
+            exit_code=os.EX_NOPERM,
+        )
+    if isinstance(error, KafkaConnectionError | OSError | TimeoutError | UnrecognizedBrokerVersion):
+        return UserError(
+            f"Kafka at {servers} cannot be reached ({text}): is it running, and are kafka.bootstrap_servers and "
+            "kafka.security_protocol right?",
+            exit_code=os.EX_UNAVAILABLE,
+        )
+    return UserError(f"Kafka at {servers}: {text}", exit_code=os.EX_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic of the table as the broker has it; `partitions` 0 means missing."""
+
+    topic: Topic
+    partitions: int
+    created: bool = False
+
+
+async def create_topics(
+    kwargs: dict[str, Any], *, partitions: int, replication: int = 1, dry_run: bool = False
+) -> list[TopicState]:
+    """Create what is missing of the topic table; existing topics stay as they are. Raises UserError."""
+    servers = kwargs["bootstrap_servers"]
+    admin = AIOKafkaAdminClient(**kwargs)
+    try:
+        await admin.start()
+        existing = await _partitions(admin)
+        missing = [topic for topic in TOPICS if topic.name not in existing]
+        if missing and not dry_run:
+            response = await admin.create_topics(
+                [
+                    NewTopic(
+                        name=topic.name,
+                        num_partitions=partitions,
+                        replication_factor=replication,
+                        topic_configs=topic.config,
+                    )
+                    for topic in missing
+                ]
+            )
+            for name, code, *message in response.topic_errors:
+                if code and not issubclass(for_code(code), TopicAlreadyExistsError):
+                    raise UserError(
+                        f"Kafka at {servers} did not create the topic {name}: {message or for_code(code).__name__}"
+                    )
+        return [
+            TopicState(topic, existing.get(topic.name, partitions if not dry_run else 0), topic.name not in existing)
+            for topic in TOPICS
+        ]
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise explain(error, servers) from None
+    finally:
+        await admin.close()
+
+
+async def list_topics(kwargs: dict[str, Any]) -> list[TopicState]:
+    """The topic table against the broker. Raises UserError."""
+    admin = AIOKafkaAdminClient(**kwargs)
+    try:
+        await admin.start()
+        existing = await _partitions(admin)
+        return [TopicState(topic, existing.get(topic.name, 0)) for topic in TOPICS]
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise explain(error, kwargs["bootstrap_servers"]) from None
+    finally:
+        await admin.close()
+
+
+async def _partitions(admin: AIOKafkaAdminClient) -> dict[str, int]:
+    described = await asyncio.wait_for(admin.describe_topics(), timeout=15)
+    return {row["topic"]: len(row["partitions"]) for row in described}
