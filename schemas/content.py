@@ -1,4 +1,4 @@
-"""What is kept of a payload's content: its size, its keyed hash and, by capture level, a redacted summary."""
+"""Content: what an event keeps of a call's input or output, by capture level: size and hash always, text only if allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Content(BaseModel):
-    """Input or output of a call. `hash` is `hmac-sha256:<key id>:<hex>` over RFC 8785 canonical JSON, before redaction."""
+    """A captured input or output.
+
+    `size_bytes`: UTF-8 bytes of a text, of the canonical JSON of anything else (of the JSON as it came, above 1 MiB). `hash`:
+    `hmac-sha256:<key id>:<hex>` over the canonical JSON before redaction, `hmac-sha256:<key id>:raw:<hex>` over the bytes as they
+    came above 1 MiB; None without a key. `redactions`: findings by kind in the whole value, also past where `summary` was cut.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -14,6 +19,6 @@ class Content(BaseModel):
     hash: str | None = None
     summary: str | None = None
     redaction_applied: bool = False
-    redactions: dict[str, int] = Field(default_factory=dict, description="kind of secret to how many were masked")
+    redactions: dict[str, int] = Field(default_factory=dict)
     schema_version: str | None = None
     is_error_result: bool | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ OWN_VARIABLES = frozenset(
 )
 """Variables with a meaning of their own; every other AGENTTRACE_ name with `__` in it sets a configuration key."""
 
+_MIN_KEY = 16
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -128,3 +132,33 @@ def _is_list(path: list[str]) -> bool:
     for step in path[:-1]:
         model = model.model_fields[step].annotation
     return str(model.model_fields[path[-1]].annotation).startswith("tuple")
+
+
+def hash_key(folder: Path, env: Mapping[str, str] = os.environ) -> tuple[bytes, str]:
+    """(key, key id) of all keyed hashes: AGENTTRACE_HASH_KEY, else a random one made once in `folder` (hash.key, 0600).
+
+    Hosts that share the key can compare hashes; the id, 8 hex digits derived from the key, says whether two do.
+    Raises UserError for a key of less than 16 bytes or a file that cannot be made.
+    """
+    text = env.get("AGENTTRACE_HASH_KEY")
+    if text is not None:
+        key = text.encode()
+        if len(key) < _MIN_KEY:
+            raise UserError(f"AGENTTRACE_HASH_KEY has {len(key)} bytes; a key needs at least {_MIN_KEY}")
+    else:
+        key = _own_key(folder / "hash.key")
+    return key, hashlib.sha256(b"agenttrace key id\0" + key).hexdigest()[:8]
+
+
+def _own_key(path: Path) -> bytes:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = secrets.token_hex(32)
+        with contextlib.suppress(FileExistsError), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(made + "\n")
+        key = path.read_text(encoding="ascii").strip().encode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the hash key {path} cannot be made or read ({error})", exit_code=os.EX_CANTCREAT) from None
+    if len(key) < _MIN_KEY:
+        raise UserError(f"the hash key in {path} is cut short; remove the file to get a new one")
+    return key

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 KAFKA_IMAGE = "apache/kafka:4.3.1"
-CLICKHOUSE_IMAGE = "clickhouse/clickhouse-server:26.3"
+CLICKHOUSE_IMAGE = "clickhouse/clickhouse-server:25.8"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -120,7 +120,7 @@ def _containers(config: pytest.Config) -> bool:
 @contextmanager
 def _kafka_container() -> Iterator[str]:
     from testcontainers.core.container import DockerContainer
-    from testcontainers.core.waiting_utils import wait_for_logs
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
     from services.embedded.host import free_port
 
@@ -144,20 +144,18 @@ def _kafka_container() -> Iterator[str]:
     }
     for key, value in settings.items():
         container.with_env(f"KAFKA_{key.replace('.', '_').upper()}", value)
-    with container:
-        wait_for_logs(container, "Kafka Server started", timeout=60)
+    with container.waiting_for(LogMessageWaitStrategy("Kafka Server started")):
         yield f"127.0.0.1:{port}"
 
 
 @contextmanager
 def _clickhouse_container() -> Iterator[str]:
     from testcontainers.core.container import DockerContainer
-    from testcontainers.core.waiting_utils import wait_for_logs
+    from testcontainers.core.wait_strategies import HttpWaitStrategy
 
     container = DockerContainer(CLICKHOUSE_IMAGE).with_exposed_ports(8123)
     container.with_env("CLICKHOUSE_USER", "test").with_env("CLICKHOUSE_PASSWORD", "test")
     container.with_env("CLICKHOUSE_DEFAULT_ACCESS_MANAGEMENT", "1")
-    with container:
-        wait_for_logs(container, "Ready for connections|Logging errors to", timeout=60)
+    with container.waiting_for(HttpWaitStrategy(8123, "/ping").for_status_code(200)):
         host, port = container.get_container_host_ip(), container.get_exposed_port(8123)
         yield f"http://test:test@{host}:{port}/default"

@@ -1,13 +1,15 @@
 """What counts as the end of a call, and which of several ends of one call counts.
 
-Duplicates and second opinions (a hook and a batch, a timeout and a late answer) are normal; every number that counts calls
-rests on this one choice, so it depends on the ends alone and not on the order in which they were read.
+Duplicates and second opinions (a hook and a batch, a timeout and a late answer) are normal; every number that counts
+calls rests on this one choice, so it depends on the ends alone and not on the order in which they were read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
+
+from schemas.events import Outcome
 
 SAME_CALL_MS = 5 * 60_000
 """Two ends of one call at most this far apart are one end; further apart, both count."""
@@ -22,7 +24,7 @@ _TOOL_OUTCOME = {
     "tool.call.timed_out": "timeout",
     "tool.call.abandoned": "unknown",
 }
-_OUTCOMES = frozenset({"ok", "error", "blocked", "cancelled", "timeout", "unknown"})
+_OUTCOMES: tuple[str, ...] = get_args(Outcome)
 _RPC_OUTCOME = {
     "completed": "ok",
     "late": "ok",
@@ -42,7 +44,7 @@ FAILED = frozenset({"error", "timeout"})
 
 
 class End(NamedTuple):
-    """One end of a call. Ordered by strength: what a runtime said before what was inferred, the earlier before the later."""
+    """One end of a call, ordered by strength: said by a runtime before inferred, the earlier before the later."""
 
     inferred: bool
     ms: int
@@ -58,7 +60,7 @@ def outcome_of(event: Mapping[str, Any]) -> str | None:
         if event.get("wrapper"):
             return None
         said = event.get("outcome")
-        return said if said in _OUTCOMES else outcome
+        return str(said) if said in _OUTCOMES else outcome
     if name not in RPC_ENDS:
         return None
     outcome = _RPC_OUTCOME.get(event.get("status") or ("error" if name == "mcp.rpc.error" else "completed"))
@@ -87,9 +89,7 @@ def counting(ends: list[End]) -> list[End]:
     """Those ends of one call that count: none with a stronger one within SAME_CALL_MS of it."""
     if len(ends) < 2:
         return ends
-    return [
-        end for end in ends if not any(other < end and abs(other.ms - end.ms) <= SAME_CALL_MS for other in ends)
-    ]
+    return [end for end in ends if not any(other < end and abs(other.ms - end.ms) <= SAME_CALL_MS for other in ends)]
 
 
 def add_end(ends: list[End], end: End) -> bool:

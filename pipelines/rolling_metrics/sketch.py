@@ -12,7 +12,7 @@ from math import ceil, log2
 BUCKETS_PER_DOUBLING = 32
 BASE = 2.0 ** (1 / BUCKETS_PER_DOUBLING)
 RELATIVE_ERROR = (BASE - 1) / (BASE + 1)
-"""Largest relative error of a quantile, about 1.083 %: the value said is the one equally far from both ends of the bucket."""
+"""Largest relative error of a quantile, about 1.083 %: a bucket's value is equally far from both of its ends."""
 
 ZERO_BELOW_MS = 1e-6
 """Durations below this are counted as zero, which keeps every index within 16 bits."""

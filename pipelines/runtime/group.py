@@ -1,13 +1,13 @@
 """The operators of one partition number, fed in process. Worker, replay and tests run this same code.
 
-It decodes, drops duplicates, routes by event name, chains what one operator derives to those after it, stamps versions, and
-collects outputs and refusals. It does no I/O and reads no clock.
+It decodes, drops duplicates, routes by event name, chains what one operator derives to those after it, stamps
+versions, and collects outputs and refusals. It does no I/O and reads no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -25,9 +25,11 @@ from schemas import topics
 from schemas.topics import BY_NAME, INPUT_TOPICS, record_key
 
 MAX_PRODUCERS = 50_000
-"""Producers (id, epoch) remembered per topic for dropping duplicates; beyond it those seen longest ago are forgotten."""
+"""Producers (id, epoch) remembered per topic for dropping duplicates; beyond it the first seen are forgotten."""
 MAX_REPEATED = 50_000
 """Outputs remembered after a take-over to be said once more."""
+REBUILD_MARGIN_MS = 60_000
+"""A worker that dies may have been this far behind with telling progress."""
 
 Handler = tuple[Callable[[Record, Any], None], "_Out"]
 
@@ -45,20 +47,15 @@ class Raw(Protocol):
     def value(self) -> bytes | None: ...
 
 
-class Refusal:
-    """A record that could not be processed: why, by which operator (or `decode`), and where it lies."""
+class Refusal(NamedTuple):
+    """A record that could not be processed: where it lies, by which operator (or `decode`) it was refused, and why."""
 
-    __slots__ = ("by", "key", "offset", "topic", "value", "why")
-
-    def __init__(
-        self, topic: str, offset: int, key: bytes | None, value: bytes | None, by: str, why: str
-    ) -> None:
-        self.topic = topic
-        self.offset = offset
-        self.key = key
-        self.value = value
-        self.by = by
-        self.why = why
+    topic: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    by: str
+    why: str
 
 
 class _Out:
@@ -81,8 +78,8 @@ class _Out:
 class Group:
     """State of all operators for one partition number of the input topics.
 
-    `next_offsets` and `log_times` say, by topic, up to where the state is folded; the sum of the former is the version of
-    what is emitted. While `muted`, outputs and refusals are dropped (a rebuild repeats what was said before).
+    `next_offsets` and `log_times` say, by topic, up to where the state is folded; the sum of the former is the version
+    of what is emitted. While `muted`, outputs and refusals are dropped (a rebuild repeats what was said before).
     """
 
     def __init__(
@@ -97,7 +94,8 @@ class Group:
         self.partial_until_ms = 0
         self.consumed = 0
         self.duplicates = 0
-        self.operator_errors: dict[str, int] = {}
+        self.errors: dict[str, int] = {}
+        self.last_error: str | None = None
         self.unrepeated = 0
         self._version = 0
         self._outputs: dict[tuple[str, str], Output] = {}
@@ -152,7 +150,7 @@ class Group:
                         continue
                     producers[source] = seq
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                self._refuse(topic, offset, raw.key, raw.value, "decode", error)
+                self._refuse(Refusal(topic, offset, raw.key, raw.value, "decode", where(error)))
                 continue
             if not handlers:
                 continue
@@ -161,7 +159,7 @@ class Group:
                 try:
                     handle(record, out)
                 except Exception as error:
-                    self._refuse(topic, offset, raw.key, raw.value, out.name, error)
+                    self._refuse(Refusal(topic, offset, raw.key, raw.value, out.name, where(error)))
         self.next_offsets[topic] = offset + 1
         self.log_times[topic] = log_time
         if len(producers) > MAX_PRODUCERS:
@@ -179,7 +177,8 @@ class Group:
             try:
                 operator.on_progress(t_ms, out)
             except Exception as error:
-                self._count_error(out.name, error)
+                self.errors[out.name] = self.errors.get(out.name, 0) + 1
+                self.last_error = f"{out.name}: {where(error)}"
 
     def seen_until(self, read_to_end: Mapping[str, int]) -> int:
         """Progress that is safe to tell: the least, over the topics, of the last log time consumed.
@@ -187,9 +186,26 @@ class Group:
         `read_to_end` has, for topics with nothing left to read, a time (ms) before which nothing more can be appended.
         0 while a topic has neither.
         """
-        return min(
-            max(self.log_times.get(topic, 0), read_to_end.get(topic, 0)) for topic in self.next_offsets
-        )
+        return min(max(self.log_times.get(topic, 0), read_to_end.get(topic, 0)) for topic in self.next_offsets)
+
+    def begin_rebuild(self, start: Mapping[str, int]) -> None:
+        """Fold from these offsets on, muted: up to those of `end_rebuild`, a worker before has said what follows."""
+        self.next_offsets = dict(start)
+        self.muted = True
+
+    def rebuild_progress(self, unread: Collection[str]) -> None:
+        """Progress during a rebuild; `unread` names the topics that have more records, now or after the rebuild.
+
+        It stays behind what the worker before can have told its operators, so that nothing it still owed is muted.
+        """
+        times = [self.log_times.get(topic, 0) for topic in unread] or [0, *self.log_times.values()]
+        self.progress((min(times) if unread else max(times)) - REBUILD_MARGIN_MS)
+
+    def end_rebuild(self, upto: Mapping[str, int]) -> None:
+        """The state is folded up to these offsets; speak again, and remember what is said for `repeat_outputs`."""
+        self.next_offsets = dict(upto)
+        self.muted = False
+        self._repeat = {}
 
     def take(self) -> tuple[list[Output], list[Refusal]]:
         """What is to be sent since the last call: of each id the last, and the refused records."""
@@ -201,10 +217,6 @@ class Group:
                 self.unrepeated += 1
         self._outputs, self._refusals = {}, []
         return outputs, refusals
-
-    def remember_outputs(self) -> None:
-        """From now on keep what is said, for `repeat_outputs`: this state was taken over from another worker."""
-        self._repeat = {}
 
     def repeat_outputs(self) -> bool:
         """Say once more, with today's version, what was said since the take-over. True if there was anything to do.
@@ -243,24 +255,17 @@ class Group:
                 try:
                     handle(record, later_out)
                 except Exception as error:
-                    self._refuse(topic, NO_OFFSET, record_id.encode(), orjson.dumps(body), later_out.name, error)
+                    value = orjson.dumps(body)
+                    self._refuse(Refusal(topic, NO_OFFSET, record_id.encode(), value, later_out.name, where(error)))
 
-    def _refuse(
-        self, topic: str, offset: int, key: bytes | None, value: bytes | None, by: str, error: Exception
-    ) -> None:
-        self._count_error(by, error)
+    def _refuse(self, refusal: Refusal) -> None:
+        self.errors[refusal.by] = self.errors.get(refusal.by, 0) + 1
         if not self.muted:
-            # The message of an exception may hold a piece of the payload; its type and the failing line do not.
-            self._refusals.append(Refusal(topic, offset, key, value, by, _where(error)))
-
-    def _count_error(self, by: str, error: Exception) -> None:
-        name = f"{by}: {_where(error)}"
-        if name in self.operator_errors or len(self.operator_errors) < 100:
-            self.operator_errors[name] = self.operator_errors.get(name, 0) + 1
+            self._refusals.append(refusal)
 
 
-def _where(error: Exception) -> str:
-    """`KeyError at operator.py:41`: the innermost line of our code that raised."""
+def where(error: Exception) -> str:
+    """`KeyError at operator.py:41`. The message is left out: it may hold a piece of the payload."""
     place = ""
     trace = error.__traceback__
     while trace is not None:

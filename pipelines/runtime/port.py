@@ -1,4 +1,4 @@
-"""What an operator and its host agree on: records in, outputs out, progress; and the canonical set that proves two runs equal.
+"""What an operator and its host agree on: records in, outputs out, progress; and the set by which two runs compare.
 
 Nothing here does I/O. An operator is written against this module alone, so that worker, replay and property test run
 the same code.
@@ -15,7 +15,7 @@ from schemas import topics
 from schemas.clock import from_rfc3339
 
 LATENESS_MS = 15 * 60_000
-"""A record whose log time is further than this behind its timestamp is too late for rules; operators remember as long."""
+"""A record whose log time is further than this behind its timestamp is too late for rules."""
 
 NO_OFFSET = -1
 """Offset of a record that an earlier operator of the group derived: it is in no input topic."""
@@ -111,7 +111,7 @@ class Operator(Protocol):
         """The state, for a checkpoint."""
 
     def load(self, state: bytes) -> None:
-        """Take over what `dump` of the same code version gave. Raises ValueError if it is something else."""
+        """Take over what `dump` of the same code version gave, as a new operator. Raises ValueError for all else."""
 
 
 OperatorFactory: TypeAlias = Callable[[int], Operator]
@@ -119,7 +119,7 @@ OperatorFactory: TypeAlias = Callable[[int], Operator]
 
 
 class Output:
-    """A derived record on its way out. `event` is None for a topic whose records are not events."""
+    """A derived record on its way out: its topic, id, Kafka key, and JSON form."""
 
     __slots__ = ("body", "key", "record_id", "topic")
 
@@ -177,9 +177,7 @@ class CanonicalSet:
         for (topic, record_id), body in sorted(self._last.items(), key=lambda item: item[0]):
             if not body.get("retracted"):
                 kept = {name: field for name, field in body.items() if name not in _NOT_CANONICAL}
-                yield orjson.dumps(
-                    {"topic": topic, "id": record_id, "body": kept}, option=orjson.OPT_SORT_KEYS
-                )
+                yield orjson.dumps({"topic": topic, "id": record_id, "body": kept}, option=orjson.OPT_SORT_KEYS)
 
     def __len__(self) -> int:
         return sum(not body.get("retracted") for body in self._last.values())

@@ -58,6 +58,7 @@ class Call:
     synthetic_start: bool = False
     start_hook: str | None = None
     end_hook: str | None = None
+    outcome: str | None = None
 
 
 @dataclass(slots=True)
@@ -229,12 +230,14 @@ class CallTable:
             return
         if name == START or not call.started:
             self._describe(call, event)
+        elif event.get("mcp") and not event["mcp"].get("name_guess"):
+            call.mcp = dict(event["mcp"])
         if name == START:
             call.started = True
             call.synthetic_start = bool(event.get("synthetic"))
             call.start_hook = event.get("source_event_name")
         elif name == "tool.call.approval_requested":
-            call.approval_open = True
+            call.approval_open, call.approval_decided = True, False
         elif name == "tool.call.approval_decided":
             call.approval_open = False
             call.approval_decided = True
@@ -242,6 +245,7 @@ class CallTable:
             call.ended = True
             call.approval_open = False
             call.end_hook = event.get("source_event_name")
+            call.outcome = event.get("outcome")
         call.background = call.background or bool(event.get("background"))
         self._place(call)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from schemas.clock import to_rfc3339
+from schemas.clock import MAX_MS, to_rfc3339
 from schemas.content import Content
 from schemas.events import (
     ErrorInfo,
@@ -32,6 +32,8 @@ from services.capture.content import Capture
 E = TypeVar("E", bound=EventBase)
 Direction = Literal["input", "output"]
 
+_MAX_AGE_MS = 90 * 86_400_000
+_MAX_AHEAD_MS = 86_400_000
 MAX_EVENTS = min(MAX_EVENTS_PER_DELIVERY, 10_000)
 
 _STATUS = {
@@ -94,11 +96,18 @@ class Context:
     labels: Mapping[str, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
+    def happened_at(self, seconds: float | None) -> None:
+        """Take the payload's own time (seconds since the epoch) for the delivery's, unless it is missing or implausible."""
+        ms = None if seconds is None else int(min(seconds, MAX_MS) * 1000)
+        if ms is not None and self.observed_ms - _MAX_AGE_MS <= ms <= self.observed_ms + _MAX_AHEAD_MS:
+            self.happened_ms = ms
+
     def event(
         self,
         model: type[E],
         event_name: str,
         scope: Scope,
+        /,
         *,
         hook: str | None = None,
         at_ms: int | None = None,

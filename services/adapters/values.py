@@ -1,4 +1,4 @@
-"""Reading JSON that may hold anything anywhere: each function gives a value of the asked type or nothing, and never raises."""
+"""Reading JSON that may hold anything: each function gives a value of the asked type or nothing, and never raises."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from services.adapters.calls import CallTable
 from services.adapters.context import Context
 from services.adapters.recordings import Recorded, read
 from services.adapters.registry import ADAPTERS, normalise as normalise_body
-from services.capture.build import from_config
+from services.collector.capturing import from_config
+from services import config as configuration
 from services.cli.main import load_config
 
 
@@ -35,7 +36,7 @@ def normalise(ctx: click.Context, runtime: str, files: tuple[Path, ...]) -> None
       agenttrace normalise claude_code session.jsonl | jq .event_name
       agenttrace normalise codex payloads/*.json
     """
-    capture = from_config(load_config(ctx).config)
+    capture = from_config(load_config(ctx).config, configuration.home())
     adapter = ADAPTERS[runtime]
     calls = CallTable()
     for file in files:

@@ -45,7 +45,9 @@ def show(ctx: click.Context, as_json: bool) -> None:
 
 
 @config.command()
-@click.option("--config", "--file", "file", type=click.Path(path_type=Path), help="The file to check; else the one in force.")
+@click.option(
+    "--config", "--file", "file", type=click.Path(path_type=Path), help="The file to check; else the one in force."
+)
 @click.pass_context
 def check(ctx: click.Context, file: Path | None) -> None:
     """Check a file: unknown keys are named with the nearest valid one, file and line.

@@ -36,7 +36,9 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 @click.option("--all", "everything", is_flag=True, help="Also heartbeats and metric windows.")
 @click.option("--json", "as_json", is_flag=True, help="Print whole events as JSON lines.")
 @click.pass_context
-def tail(ctx: click.Context, since: str | None, until_now: bool, as_json: bool, everything: bool, **wanted: Any) -> None:
+def tail(
+    ctx: click.Context, since: str | None, until_now: bool, as_json: bool, everything: bool, **wanted: Any
+) -> None:
     """Follow the event topics; Ctrl-C ends it.
 
     \b
@@ -99,7 +101,9 @@ async def _follow(
         await consumer.stop()
 
 
-async def _print(consumer: Any, ends: Mapping[Any, int] | None, keep: Callable[..., bool], show: Callable[..., None]) -> None:
+async def _print(
+    consumer: Any, ends: Mapping[Any, int] | None, keep: Callable[..., bool], show: Callable[..., None]
+) -> None:
     while True:
         batch = await consumer.getmany(timeout_ms=300)
         records = sorted((record for rows in batch.values() for record in rows), key=lambda record: record.timestamp)

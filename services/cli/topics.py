@@ -20,7 +20,9 @@ def topics() -> None:
 
 @topics.command()
 @click.option("--partitions", type=click.IntRange(1, 1024), default=PARTITIONS, show_default=True)
-@click.option("--replication", type=click.IntRange(1, 10), default=1, show_default=True, help="Copies of each partition.")
+@click.option(
+    "--replication", type=click.IntRange(1, 10), default=1, show_default=True, help="Copies of each partition."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be created.")
 @click.pass_context
 def create(ctx: click.Context, partitions: int, replication: int, dry_run: bool) -> None:

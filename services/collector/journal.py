@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 import orjson
 
 SEGMENT_BYTES = 16 << 20
+KEEP_BYTES = 64 << 20
+"""Published segments kept so that a person can look back at what left this machine."""
 _CRC = 8
 _SUFFIX = ".jsonl"
 
@@ -58,7 +60,6 @@ class Journal:
         self._file: BinaryIO | None = None
         self._end = Position()
         self._dirty = False
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     # writing
 
@@ -69,6 +70,7 @@ class Journal:
 
     def open_epoch(self, epoch: int) -> None:
         """Begin a new segment for this epoch; call it once, after `recover`."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._roll(epoch, 1)
 
     def append(self, events: list[dict[str, Any]], epoch: int, first_seq: int) -> int:
@@ -130,7 +132,7 @@ class Journal:
 
     def segments(self) -> list[str]:
         """Names of the segments, oldest first."""
-        return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(_SUFFIX))
+        return sorted(path.name for path in self.folder.glob(f"*{_SUFFIX}"))
 
     def size(self) -> int:
         """Bytes of all segments."""
@@ -152,21 +154,32 @@ class Journal:
                 return list(_lines(name, offset, data[:end]))
         return []
 
-    def recover(self, position: Position = Position()) -> Iterator[Line]:  # noqa: B008
+    def recover(self, position: Position | None = None) -> Iterator[Line]:
         """All lines from `position` on; a torn last line of the newest segment is cut off the file first."""
         names = self.segments()
         if names:
             self._cut_torn(names[-1])
+        return self.lines(position)
+
+    def lines(self, position: Position | None = None) -> Iterator[Line]:
+        """All whole lines from `position` (the beginning) on; changes nothing, so it may be called while another writes."""
+        position = position or Position()
         while lines := self.read(position):
             yield from lines
             position = lines[-1].next
 
-    def drop_before(self, position: Position) -> int:
-        """Delete the segments that lie wholly before `position`; returns how many."""
-        gone = [name for name in self.segments() if name < position.segment and name != self._end.segment]
-        for name in gone:
-            (self.folder / name).unlink(missing_ok=True)
-        return len(gone)
+    def drop_before(self, position: Position, keep_bytes: int = KEEP_BYTES) -> int:
+        """Delete segments that lie wholly before `position`, but keep the newest `keep_bytes` of them; returns how many went."""
+        done = [name for name in self.segments() if name < position.segment and name != self._end.segment]
+        kept = 0
+        for number, name in enumerate(reversed(done)):
+            kept += (self.folder / name).stat().st_size
+            if kept > keep_bytes:
+                gone = done[: len(done) - number]
+                for old in gone:
+                    (self.folder / old).unlink(missing_ok=True)
+                return len(gone)
+        return 0
 
     def _cut_torn(self, name: str) -> None:
         path = self.folder / name

@@ -9,7 +9,7 @@ from typing import Any
 from schemas.config import Config
 from schemas.errors import UserError
 from services import config as configuration
-from services.capture.build import from_config as capture_from_config
+from services.collector.capturing import from_config as capture_from_config
 from services.collector.service import CollectorSettings
 from services.collector.sinks import JsonlSink, KafkaSink, Sink
 from services.forwarder.protocol import ENV_SOCKET, SPOOL_FOLDER
@@ -30,7 +30,7 @@ def from_config(config: Config, kafka: dict[str, Any] | None) -> CollectorSettin
         folder=home / "collector",
         socket=Path(os.environ.get(ENV_SOCKET) or home / ours.socket),
         spool=home / SPOOL_FOLDER,
-        capture=capture_from_config(config),
+        capture=capture_from_config(config, home),
         sinks=sinks,
         host=ours.host,
         port=ours.port,

@@ -1,3 +1,1 @@
-"""Kafka and ClickHouse on one machine without Docker: the launchers behind `agenttrace up`, the demo and the
-tests.
-"""
+"""Kafka and ClickHouse on one machine without Docker: the launchers of `agenttrace up`, the demo and the tests."""

@@ -1,7 +1,8 @@
 """Exec wrapper: the program it becomes is killed by the kernel when its owner dies, however the owner dies.
- Run by path (`python -I -S deathsig.py OWNER_PID PROGRAM ARG…`) and free of imports of ours, so that it costs
-a few milliseconds. The signal is prctl(2) PR_SET_PDEATHSIG; it survives execve(2) and exists on Linux only.
-Elsewhere the wrapper just becomes the program, and the pid file is what finds an orphan.
+
+Run by path (`python -I -S deathsig.py OWNER_PID PROGRAM ARG…`) and free of imports of ours, so that it costs a few
+milliseconds. The signal is prctl(2) PR_SET_PDEATHSIG; it survives execve(2) and exists on Linux only. Elsewhere the
+wrapper just becomes the program, and the pid file is what finds an orphan.
 """
 
 import ctypes

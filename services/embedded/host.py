@@ -1,6 +1,4 @@
-"""What the launchers ask of the machine: a port, a folder that can be written, a folder no other stack
-uses.
-"""
+"""What the launchers ask of the machine: a port, a folder that can be written, a folder no other stack uses."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import random
 import socket
 import tempfile
 from pathlib import Path
-from types import TracebackType
+from typing import BinaryIO
 
 from schemas.errors import UserError
 
@@ -48,9 +46,7 @@ def require_free(port: int, what: str) -> None:
 
 
 def port_owner(port: int) -> str:
-    """Who listens on a TCP port, as `java (pid 4711)`, or `another program` where the system does not
-    tell.
-    """
+    """Who listens on a TCP port, as `java (pid 4711)`, or `another program` where the system does not tell."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -60,10 +56,8 @@ def port_owner(port: int) -> str:
     return "another program"
 
 
-def ensure_folder(path: Path) -> Path:
-    """Make a folder for this user only (0700) and prove that it can be written; UserError if not. Absolute
-    path.
-    """
+def ensure_folder(path: Path) -> None:
+    """Make a folder for this user only (0700), and prove that it can be written. Raises UserError if it cannot."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -73,7 +67,6 @@ def ensure_folder(path: Path) -> Path:
             f"cannot write to the state folder {path}: {error.strerror}; choose another folder or mend its permissions",
             exit_code=os.EX_CANTCREAT,
         ) from None
-    return path.resolve()
 
 
 class FolderLock:
@@ -81,32 +74,34 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._fd: int | None = None
+        self._file: BinaryIO | None = None
 
-    def __enter__(self) -> FolderLock:
-        """Raises UserError with the holder's pid if another stack has the folder."""
-        fd = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    def acquire(self) -> None:
+        """Hold the folder, which must exist, from now on. Raises UserError with the holder's pid if it is held."""
+        if self._file is not None:
+            return
+        file = (self._folder / "lock").open("a+b")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
+            file.seek(0)
+            holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
+            file.close()
             raise UserError(
                 f"the state folder {self._folder} is held by a running stack (pid {holder}); "
                 "stop it with `agenttrace down` or choose another folder",
                 exit_code=os.EX_TEMPFAIL,
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._fd = fd
-        return self
+        file.truncate(0)
+        file.write(b"%d\n" % os.getpid())
+        file.flush()
+        self._file = file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+    def release(self) -> None:
+        """Let go of the folder; nothing happens if it is not held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _bind(port: int) -> None:

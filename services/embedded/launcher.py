@@ -1,6 +1,4 @@
-"""What Kafka's and ClickHouse's launchers share: start and wait, stop, ports chosen at the first start and
-kept.
-"""
+"""What Kafka's and ClickHouse's launchers share: the folder, the port, start and wait, stop."""
 
 from __future__ import annotations
 
@@ -9,24 +7,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from services.embedded.host import free_port, require_free
+from services.embedded.host import FolderLock, ensure_folder, free_port, require_free
 from services.embedded.part import NotReadyError, Part, PartProcess
+from services.embedded.pidfile import reap_all
 
 # Another program may take a port between its choice and the server's bind.
 _PORT_TRIES = 3
 
 
 class Launcher(ABC):
-    """A server of this machine, run from `state_dir`: by itself (`start`, `stop`, `with`) or under a
-    Supervisor (`part`).
+    """A server of this machine, run from `state_dir`: by itself (`start`, `stop`, `with`) or by a Supervisor (`part`).
 
-    The port is free_port()'s unless given, and stays the same for this object's later starts.
+    The port is free_port()'s unless given, and stays the same for this object's later starts. From its first start
+    to `stop` the object holds the folder.
     """
 
     name: str
 
     def __init__(self, state_dir: Path, *, port: int | None = None) -> None:
-        self.state_dir = Path(state_dir)
+        self.state_dir = Path(state_dir).absolute()
+        self._lock = FolderLock(self.state_dir)
         self._given_port = port
         self._port = port
         self._process: PartProcess | None = None
@@ -40,42 +40,52 @@ class Launcher(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The server's pid while it was started by `start()` and runs, else None."""
+        """The server's pid while it runs and was started by `start()`, else None."""
         return self._process.pid if self._process is not None else None
 
-    @abstractmethod
     def part(self) -> Part:
-        """Prepare the state folder and say how the server is run. Raises UserError if that cannot be done."""
+        """Prepare the folder and say how the server is run from it.
+
+        Raises UserError: folder not writable or held by another stack, port in use.
+        """
+        ensure_folder(self.state_dir)
+        self._lock.acquire()
+        reap_all(self.state_dir)
+        if self._port is None:
+            self._port = free_port()
+        else:
+            require_free(self._port, self.name)
+        return self._prepare(self._port)
 
     def start(self, timeout_s: float) -> None:
         """Start the server and return once it answers.
 
-        Raises UserError: port in use, folder not writable or in use, or not ready within `timeout_s` seconds.
+        Raises UserError as `part` does, and NotReadyError if it ends before or does not answer in `timeout_s` seconds.
         """
         if self.pid is not None:
             raise RuntimeError(f"{self.name} runs already (pid {self.pid})")
-        for attempt in range(_PORT_TRIES):
-            process = PartProcess(self.part(), self.state_dir)
-            process.start()
-            try:
-                process.wait_ready(timeout_s)
-            except NotReadyError as error:
-                process.stop()
-                if not error.port_taken or self._given_port is not None or attempt == _PORT_TRIES - 1:
-                    raise
-                self._port = None
-                continue
-            except BaseException:
-                process.stop()
-                raise
-            self._process = process
-            return
+        try:
+            for tries_left in reversed(range(_PORT_TRIES)):
+                self._process = PartProcess(self.part(), self.state_dir)
+                self._process.start()
+                try:
+                    self._process.wait_ready(timeout_s)
+                    return
+                except NotReadyError as error:
+                    if not error.port_taken or self._given_port is not None or tries_left == 0:
+                        raise
+                    self._process.stop()
+                    self._port = None
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
-        """Stop the server in order, or with SIGKILL after its grace. Nothing happens if it does not run."""
+        """Stop the server in order, or with SIGKILL after its grace, and let go of the folder."""
         if self._process is not None:
             self._process.stop()
             self._process = None
+        self._lock.release()
 
     def __enter__(self) -> Self:
         self.start(60)
@@ -86,9 +96,6 @@ class Launcher(ABC):
     ) -> None:
         self.stop()
 
-    def _choose_port(self) -> int:
-        if self._port is None:
-            self._port = free_port()
-        else:
-            require_free(self._port, self.name)
-        return self._port
+    @abstractmethod
+    def _prepare(self, port: int) -> Part:
+        """Lay what the server needs into the folder, which exists and is held."""

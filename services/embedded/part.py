@@ -17,7 +17,6 @@ from pathlib import Path
 
 from schemas.errors import UserError
 from services.embedded import deathsig
-from services.embedded.host import ensure_folder
 from services.embedded.pidfile import PidFile
 
 _POLL_S = 0.02
@@ -35,12 +34,11 @@ class NotReadyError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What to run. `env` is added to the owner's environment; `log` is `logs/NAME.log` of the state folder if
-    not given.
+    """What to run. `env` is added to the owner's; `log` is `logs/NAME.log` of the state folder unless given.
 
-    `ready` is asked many times a second until it says True, and must return within a second or two; it may
-    raise OSError for "not yet". A Python part should be run as `[sys.executable, "-P", "-m", MODULE, …]`:
-    without -P a folder `services` in the working directory would be taken for ours.
+    `ready` is asked many times a second until it says True, and must return within a second or two; it may raise
+    OSError for "not yet". A Python part should be run as `[sys.executable, "-P", "-m", MODULE, …]`: without -P a
+    folder `services` in the working directory would be taken for ours.
     """
 
     name: str
@@ -54,7 +52,7 @@ class Part:
 
 
 class PartProcess:
-    """A part that runs as a child of this process, in a session of its own, with a pid file and a log.
+    """A part that runs as a child of this process, in a session of its own, with a pid file and a log in `state_dir`.
 
     Its own session keeps a Ctrl-C meant for the owner from it, so that the owner can end its parts in order.
     """
@@ -72,18 +70,26 @@ class PartProcess:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:
-        """Start it, once what a dead owner left behind has ended. Raises UserError if a living owner runs
-        it.
-        """
-        self._pid_file.reap(grace_s=self.part.grace_s)
-        ensure_folder(self.log.parent)
+        """Start it. Raises UserError if its folder takes no more files or the system no more processes."""
+        try:
+            self._process = self._launch()
+            self._pid_file.write(self._process.pid)
+        except OSError as error:
+            raise UserError(
+                f"cannot start {self.part.name}: {error.strerror} ({error.filename or self.log}); "
+                "mend that and start again",
+                exit_code=os.EX_OSERR,
+            ) from None
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Rotation only here: the running program holds the file open.
         if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
             self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         wrapper = [sys.executable, "-I", "-S", deathsig.__file__, str(os.getpid())]
         with open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
             self._log_start = log.tell()
-            self._process = _spawn(
+            return _spawn(
                 lambda: subprocess.Popen(
                     [*wrapper, *self.part.argv],
                     env={**os.environ, **self.part.env},
@@ -92,15 +98,14 @@ class PartProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    umask=0o077,
                 )
             )
-        self._pid_file.write(self._process.pid)
 
     def wait_ready(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:
         """True once the part is ready, False if `stopped` says so first.
 
-        Raises NotReadyError, with the last line of the log, if the part ends or `timeout_s` seconds pass
-        before.
+        Raises NotReadyError, with the last line of the log, if the part ends or `timeout_s` seconds pass before.
         """
         deadline = time.monotonic() + timeout_s
         while not stopped():

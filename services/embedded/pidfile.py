@@ -9,10 +9,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from schemas.errors import UserError
 
 _POLL_S = 0.02
 
@@ -20,8 +17,8 @@ _POLL_S = 0.02
 def start_mark(pid: int) -> str | None:
     """What tells this process from every other that had or will have its pid; None if it has ended.
 
-    Linux: boot id and start time in clock ticks since boot (proc(5), field 22 of /proc/PID/stat), which no
-    change of the wall clock touches. A zombie counts as ended.
+    Linux: boot id and start time in clock ticks since boot (proc(5), field 22 of /proc/PID/stat), which no change of
+    the wall clock touches. A zombie counts as ended, once the last of its threads has let go of its files.
     """
     if sys.platform != "linux":
         return _start_mark_portable(pid)
@@ -30,20 +27,19 @@ def start_mark(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in (b"Z", b"X") else f"{_boot_id()}:{int(fields[19])}"
+    state, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return None if state in (b"Z", b"X") and threads <= 1 else f"{_boot_id()}:{started}"
 
 
 def end_process(pid: int, mark: str, *, grace_s: float) -> None:
-    """SIGTERM to the process that has this pid and this mark, then SIGKILL to its group after `grace_s`
-    seconds.
-
-    Does nothing if the pid is somebody else's by now. Returns once the process has ended.
+    """SIGTERM to the process that has this pid and this mark, SIGKILL after `grace_s` seconds (to its group if it
+    leads one). Does nothing if the pid is somebody else's by now; returns once the process has ended.
     """
     with contextlib.suppress(ProcessLookupError):
         if start_mark(pid) == mark:
             os.kill(pid, signal.SIGTERM)
         if not wait_ended(pid, mark, grace_s):
-            os.killpg(pid, signal.SIGKILL)
+            (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGKILL)
             wait_ended(pid, mark, 5)
 
 
@@ -58,60 +54,44 @@ def wait_ended(pid: int, mark: str, timeout_s: float) -> bool:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step, readable by this user only (0600): a reader sees the old text or the
-    new.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replace a file in one step, readable by this user only (0600): a reader sees the old text or the new."""
+    draft = path.with_name(f".{path.name}.draft")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
     draft.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    pid: int
-    mark: str
-    owner_pid: int
-    owner_mark: str
-
-
 class PidFile:
-    """Remembers on disk which process runs a part, and which owner started it."""
+    """Remembers on disk which process runs a part, for a later owner of the folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, pid: int) -> None:
         """Note a child of this process. Writes nothing if it has ended already."""
-        mark, owner_mark = start_mark(pid), start_mark(os.getpid())
-        if mark and owner_mark:
-            write_private(self.path, json.dumps(asdict(_Record(pid, mark, os.getpid(), owner_mark))))
+        if mark := start_mark(pid):
+            write_private(self.path, json.dumps({"pid": pid, "mark": mark}))
 
     def clear(self) -> None:
+        """Forget the process."""
         self.path.unlink(missing_ok=True)
 
-    def reap(self, *, grace_s: float) -> None:
-        """End the process that a dead owner left behind, and drop the file.
-
-        Raises UserError if that process runs and its owner does too. A file that cannot be read names nobody.
-        """
-        record = self._read()
-        if record is not None and start_mark(record.pid) == record.mark:
-            if start_mark(record.owner_pid) == record.owner_mark:
-                raise UserError(
-                    f"{self.path.stem} already runs from {self.path.parent} (pid {record.pid}, started by pid "
-                    f"{record.owner_pid}); stop that one or choose another folder",
-                    exit_code=os.EX_TEMPFAIL,
-                )
-            end_process(record.pid, record.mark, grace_s=grace_s)
-        self.clear()
-
-    def _read(self) -> _Record | None:
+    def reap(self, *, grace_s: float = 10) -> None:
+        """End the process, if it is still the one that was noted, and forget it. An unreadable file names nobody."""
         try:
             raw = json.loads(self.path.read_bytes())
-            return _Record(int(raw["pid"]), str(raw["mark"]), int(raw["owner_pid"]), str(raw["owner_mark"]))
+            pid, mark = int(raw["pid"]), str(raw["mark"])
         except (OSError, ValueError, TypeError, KeyError):
-            return None
+            pass
+        else:
+            end_process(pid, mark, grace_s=grace_s)
+        self.clear()
+
+
+def reap_all(folder: Path) -> None:
+    """End what an owner that was killed has left running from this folder. Only for who holds the folder's lock."""
+    for path in sorted(folder.glob("*.pid")):
+        PidFile(path).reap()
 
 
 @functools.cache

@@ -1,6 +1,4 @@
-"""The run file: what a running stack tells other programs about itself, and where `agenttrace status` reads
-it.
-"""
+"""The run file: what a running stack tells other programs about itself, and where `agenttrace status` reads it."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A running stack: its supervisor (`pid`, `mark`), since when (ms since 1970, UTC), its endpoints and
-    parts.
-    """
+    """A running stack: its supervisor (`pid`, `mark`), since when (ms since 1970, UTC), its endpoints and parts."""
 
     pid: int
     mark: str
@@ -81,9 +77,7 @@ def require(state_dir: Path) -> RunFile:
 
 
 def stop(state_dir: Path, *, grace_s: float = 60) -> bool:
-    """Ask the stack of this folder to end, and wait; False if none runs. After `grace_s` seconds it is
-    killed.
-    """
+    """Ask the stack of this folder to end, and wait; False if none runs. After `grace_s` seconds it is killed."""
     run = read(state_dir)
     if run is None:
         return False

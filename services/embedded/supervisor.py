@@ -16,7 +16,7 @@ from schemas.errors import UserError
 from services.embedded import run_file
 from services.embedded.host import FolderLock, ensure_folder
 from services.embedded.part import Part, PartProcess
-from services.embedded.pidfile import PidFile, start_mark
+from services.embedded.pidfile import reap_all, start_mark
 from services.embedded.run_file import Endpoints, PartState, RunFile
 
 __all__ = ["Part", "StopRequested", "Supervisor"]
@@ -30,10 +30,8 @@ _STEADY_S = 60.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class StopRequested(Exception):  # noqa: N818 - not an error: somebody asked for the end
-    """SIGTERM, SIGINT or SIGHUP came while a part was being started; ends the Supervisor's `with` block
-    quietly.
-    """
+class StopRequested(Exception):
+    """SIGTERM, SIGINT or SIGHUP came while a part was being started; ends the Supervisor's `with` block quietly."""
 
 
 @dataclass(slots=True)
@@ -58,7 +56,7 @@ class Supervisor:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self.state_dir = Path(state_dir)
+        self.state_dir = Path(state_dir).absolute()
         self._watched: dict[str, _Watched] = {}
         self._endpoints: Endpoints | None = None
         self._started_ms = 0
@@ -66,16 +64,15 @@ class Supervisor:
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
-        """Take the folder, and end what a stack that was killed left in it. UserError if another stack holds
-        it.
-        """
-        self.state_dir = ensure_folder(self.state_dir)
+        """Take the folder, and end what a stack that was killed left in it. UserError if another stack holds it."""
+        ensure_folder(self.state_dir)
+        lock = FolderLock(self.state_dir)
         with ExitStack() as held:
-            held.enter_context(FolderLock(self.state_dir))
+            lock.acquire()
+            held.callback(lock.release)
             for number in _SIGNALS:
                 held.callback(signal.signal, number, signal.signal(number, self._on_signal))
-            for path in sorted(self.state_dir.glob("*.pid")):
-                PidFile(path).reap(grace_s=10)
+            reap_all(self.state_dir)
             held.callback(run_file.remove, self.state_dir)
             self._held = held.pop_all()
         self._started_ms = time.time_ns() // 1_000_000
@@ -90,8 +87,7 @@ class Supervisor:
     def start(self, part: Part) -> None:
         """Start a part and return once it is ready.
 
-        Raises NotReadyError if it ends before or takes longer than its `ready_timeout_s`, StopRequested on a
-        signal.
+        Raises NotReadyError if it ends before or takes longer than its `ready_timeout_s`, StopRequested on a signal.
         """
         if part.name in self._watched:
             raise ValueError(f"a part named {part.name} runs already")

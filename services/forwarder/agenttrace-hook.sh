@@ -125,8 +125,10 @@ head_bytes=$((${#head} + 1))
 } >"$temporary"
 status=$?
 
-# One wc for three questions: how long the payload is, and how full the spool (see agenttrace_hook.c).
-printf '' >>.files >>.blocks
+# One wc for three questions: how long the payload is, and how full the spool (see agenttrace_hook.c). This one is
+# counted in first, so that of many at once none takes the last place twice.
+printf ' ' >>.files
+printf '' >>.blocks
 measure() {
     set -- $(wc -c "$temporary" .files .blocks)
     size=$1 files=$3 blocks=$5
@@ -171,8 +173,7 @@ need=$(((size + SPOOL_BLOCK_BYTES - 1) / SPOOL_BLOCK_BYTES))
 fits() {
     [ "$1" -le "$max_files" ] && [ $(($2 * SPOOL_BLOCK_BYTES)) -le "$max_bytes" ]
 }
-if fits $((files + 1)) $((blocks + need)); then
-    printf ' ' >>.files
+if fits "$files" $((blocks + need)); then
     printf "%${need}s" '' >>.blocks
 else
     if [ -f .full ] && read -r seen <.full; then
@@ -183,11 +184,14 @@ else
     set -- $(ls -lnA | awk -v block=$SPOOL_BLOCK_BYTES '
         $1 !~ /^total/ && ($NF !~ /^\./ || $NF ~ /^\.tmp\./) { files++; blocks += int(($5 + block - 1) / block) }
         END { print files + 0, blocks + 0 }')
+    full=
+    if ! fits "$1" "$2"; then
+        full=1
+        printf '%s\n' "$now" >|.full
+        set -- $(($1 - 1)) $(($2 - need))
+    fi
     printf "%${1}s" '' >|.files
     printf "%${2}s" '' >|.blocks
-    if ! fits "$1" "$2"; then
-        printf '%s\n' "$now" >|.full
-        drop
-    fi
+    [ -z "$full" ] || drop
 fi
 mv -f "$temporary" "$id" || drop

@@ -1,4 +1,4 @@
-"""How an after_tool_call says what became of the call: the table of the recorded contract (OpenClaw 2026.9.6), as code."""
+"""How an after_tool_call says what became of the call: the recorded contract's table (OpenClaw 2026.9.6) as code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(tool: str, error: str | None, result: Any) -> Reading:
     if exit_code == 0:
         return Reading("ok", "exit_status", exit_code=0)
     if exit_code is not None or text(details.get("exitSignal")):
-        return Reading("error", "exit_status", "exit_status", first_text(result), exit_code)
+        return Reading("error", "exit_status", "exit_status", exit_code=exit_code)
     if status in _BARE:
         return Reading("error", "is_error", "tool_error", text(details.get("error")) or first_text(result))
     if tool in SHELL or not isinstance(result, dict):
@@ -84,9 +84,9 @@ def _failed(error: str, details: Mapping[str, Any], result: Any, exit_code: int 
         return Reading("blocked", "hook", refused, error)
     if error == "Aborted":
         return Reading("cancelled", "hook", "aborted", error)
-    message = (first_text(result) or error) if error in _BARE else error
     if exit_code:
-        return Reading("error", "exit_status", "exit_status", message, exit_code)
+        return Reading("error", "exit_status", "exit_status", exit_code=exit_code)
+    message = (first_text(result) or error) if error in _BARE else error
     return Reading("error", "is_error", _kind(error, details), message)
 
 

@@ -41,10 +41,21 @@ def outer_id(tool_call_id: str) -> str | None:
     return found[1] if found else None
 
 
-def describe(name: str, context: Context, *, kind: str | None = None, details: Mapping[str, Any] | None = None) -> Tool:
-    """The tool behind a name. A result's `details` prove the MCP server; before that the split is looked up, else guessed."""
+def describe(
+    name: str,
+    context: Context,
+    *,
+    kind: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    server: str | None = None,
+) -> Tool:
+    """The tool behind a name.
+
+    A result's `details`, or the configuration by way of `server`, prove the MCP server; else the split is looked up
+    among servers known from results, else guessed.
+    """
     details = details or {}
-    server, tool = text(details.get("mcpServer")), text(details.get("mcpTool"))
+    server, tool = text(details.get("mcpServer")) or server, text(details.get("mcpTool"))
     left, cut, right = name.partition("__")
     if server:
         mcp = Mcp(
@@ -69,7 +80,7 @@ def wraps(name: str, arguments: Any) -> bool:
 
 def _by_name(left: str, right: str, context: Context) -> Mcp:
     same = [server for server in context.calls.servers(context.runtime) if safe_server(server) == left]
-    # Two servers with one safe name differ by a suffix that depends on the order in the configuration: nothing proves which.
+    # Two servers with one safe name differ by a suffix that follows the configuration's order: nothing proves which.
     known = same[0] if len(same) == 1 else None
     return Mcp(
         server_name=known or left,

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 from services.embedded.clickhouse.statement import USER, request
-from services.embedded.host import LOOPBACK, ensure_folder
+from services.embedded.host import LOOPBACK
 from services.embedded.launcher import Launcher
 from services.embedded.part import Part
 from services.embedded.pidfile import write_private
 
 
 class ClickHouseServer(Launcher):
-    """ClickHouse on 127.0.0.1, its data under `state_dir`. Acknowledged rows survive kill -9, not a power
-    cut.
+    """ClickHouse on 127.0.0.1, its data under `state_dir`. Acknowledged rows survive kill -9, not a power cut.
 
     The password is made at the first start and kept in the folder (0600), so that a client's settings outlive
     a restart.
@@ -29,19 +28,14 @@ class ClickHouseServer(Launcher):
 
     @property
     def dsn(self) -> str:
-        """`http://USER:PASSWORD@127.0.0.1:PORT/default`, as clickhouse-connect takes it. Holds a secret: do
-        not log.
-        """
+        """`http://USER:PASSWORD@127.0.0.1:PORT/default`, as clickhouse-connect takes it. Holds a secret: do not log."""
         return f"http://{USER}:{self._password()}@{LOOPBACK}:{self.port}/default"
 
     def start(self, timeout_s: float = 30) -> None:
         """Start the server and return once it answers; see Launcher.start."""
         super().start(timeout_s)
 
-    def part(self) -> Part:
-        """The server as a part of a stack."""
-        folder = ensure_folder(self.state_dir)
-        port = self._choose_port()
+    def _prepare(self, port: int) -> Part:
         if not self._password_file.exists():
             write_private(self._password_file, secrets.token_hex(16))
         password = self._password()
@@ -49,7 +43,8 @@ class ClickHouseServer(Launcher):
             self.name,
             [
                 *(sys.executable, "-P", "-m", "services.embedded.clickhouse.server"),
-                *("--state-dir", str(folder), "--port", str(port), "--password-file", str(folder / "password")),
+                *("--state-dir", str(self.state_dir), "--port", str(port)),
+                *("--password-file", str(self._password_file)),
             ],
             # Another server on this port would not know the password.
             ready=lambda: request(port, password, "SELECT 1", timeout_s=2) == b"1\n",

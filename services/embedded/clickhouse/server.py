@@ -2,7 +2,7 @@
 
 `chdb.connect()` has no listener. The wheel's older entry `_chdb.query` runs ClickHouse's LocalServer, which
 has: one statement opens the listener, a second one sleeps and so keeps the server up, and ending that one ends
-it in order.
+the server in order.
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ _HERE = Path(__file__).parent
 _RTLD_DEEPBIND = 0x8
 _STOP_S = 20.0
 
-_SERVE = """
-SYSTEM START LISTEN HTTP;
-SELECT sleepEachRow(0.2) FROM system.numbers SETTINGS max_block_size = 1, max_execution_time = 0 FORMAT Null
-"""
+_LISTEN = "SYSTEM START LISTEN HTTP"
+_STAY = "SELECT sleepEachRow(0.2) FROM system.numbers SETTINGS max_block_size = 1, max_execution_time = 0 FORMAT Null"
 _END = "KILL QUERY WHERE interface = 'Local' ASYNC"
 
 
-def serve(state_dir: Path, port: int, password: str) -> None:
-    """Run the server until SIGTERM or SIGINT, then end it in order. Raises UserError if it cannot run or ends
-    by itself.
+def serve(state_dir: Path, port: int, password: str) -> int:
+    """Run the server until SIGTERM or SIGINT, then end it in order. Once a process: the engine opens only once.
 
-    The engine cannot be opened a second time by one process; so this is called once.
+    Returns an exit code: 69 if the engine has ended by itself, after its own words on stderr. Raises UserError if it
+    cannot be run at all.
     """
     data, config = state_dir / "data", state_dir / "config"
     _prepare_data(data)
@@ -52,9 +50,10 @@ def serve(state_dir: Path, port: int, password: str) -> None:
         shutil.copyfile(_HERE / name, config / name)
     os.environ["AGENTTRACE_CLICKHOUSE_PORT"] = str(port)
     os.environ["AGENTTRACE_CLICKHOUSE_PASSWORD_SHA256"] = hashlib.sha256(password.encode()).hexdigest()
-    os.chdir(config)  # LocalServer takes ./config.xml
+    # LocalServer takes ./config.xml, and has no option for another place.
+    os.chdir(config)
 
-    # SimpleQueue.put may be called from a signal handler that interrupts a get; an Event's set may not.
+    # A signal handler may interrupt a get and call put: SimpleQueue is made for that, an Event is not.
     happened: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: happened.put(None))
@@ -62,15 +61,18 @@ def serve(state_dir: Path, port: int, password: str) -> None:
     engine.start()
     failure = happened.get()
     if failure is not None:
-        raise UserError(f"ClickHouse ended: {failure}", exit_code=os.EX_UNAVAILABLE)
-    print("stopping; the code 394 that follows is the end of the statement that kept the server up",
-    flush=True) _end(engine, port, password)
+        sys.stderr.write(f"{failure}\n")
+        return os.EX_UNAVAILABLE
+    print("stopping; a code 394 below is the end of the statement that kept the server up", flush=True)
+    _end(engine, port, password)
+    return os.EX_OK
 
 
 def _run_engine(engine: ModuleType, data: Path, happened: queue.SimpleQueue[str | None]) -> None:
     try:
-        result = engine.query(_SERVE, "TSV", path=str(data)) happened.put(result.error_message() if
-        result.has_error() else "its last statement was ended by a client")
+        result = engine.query(f"{_LISTEN}; {_STAY}", "TSV", path=str(data))
+        # What a statement failed by is on stderr already, and not in the result.
+        happened.put(result.error_message() if result.has_error() else "")
     except Exception as error:
         happened.put(str(error) or type(error).__name__)
 
@@ -86,18 +88,17 @@ def _end(engine: threading.Thread, port: int, password: str) -> None:
 
 
 def _load_engine() -> ModuleType:
-    """The extension alone: importing `chdb` opens and closes an engine, and leaves pools shut that the server
-    needs.""" spec = importlib.util.find_spec("chdb") if spec is None or not spec.submodule_search_locatio
-    """
-        raise UserError("the wheel chdb-core is not installed; install agenttrace[embedded], or set
-        CLICKHOUSE_DSN")
-    path = Path(next(iter(spec.submodule_search_locations))) / "_chdb.abi3.so"
+    """The extension alone: `import chdb` opens and closes an engine, which leaves pools shut that a server needs."""
+    spec = importlib.util.find_spec("chdb")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("the wheel chdb-core is missing; install agenttrace[embedded], or set CLICKHOUSE_DSN")
+    path = str(Path(next(iter(spec.submodule_search_locations))) / "_chdb.abi3.so")
+    loader = importlib.machinery.ExtensionFileLoader("chdb._chdb", path)
     try:
         if sys.platform == "linux":
-            # As chdb itself does: the engine's operator new must be its own, not that of a libstdc++ loaded
-            earlier. ctypes.CDLL(str(path), mode=sys.getdlopenflags() | _RTLD_DEEPBIND)
-        loader = importlib.machinery.ExtensionFileLoader("chdb._chdb", str(path))
-        module_spec = importlib.util.spec_from_loader("chdb._chdb", loader, origin=str(path))
+            # As chdb does: the engine's operator new must be its own, not that of a libstdc++ loaded earlier.
+            ctypes.CDLL(path, mode=sys.getdlopenflags() | _RTLD_DEEPBIND)
+        module_spec = importlib.util.spec_from_loader("chdb._chdb", loader, origin=path)
         assert module_spec is not None
         module = importlib.util.module_from_spec(module_spec)
         loader.exec_module(module)
@@ -107,24 +108,29 @@ def _load_engine() -> ModuleType:
 
 
 def _prepare_data(data: Path) -> None:
-    """Databases `default` and `system` as files. Left to itself, LocalServer keeps `system` in memory and
-    makes no
-    `default`, and with no metadata folder at the first start it runs no merges either.
+    """Databases `default` and `system` as files.
+
+    Left to itself LocalServer makes no `default` and keeps `system` in memory; and if the folder has no metadata
+    at the first start, that run has no background merges.
     """
     metadata = data / "metadata"
-    metadata.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("default", "system"):
-        file = metadata / f"{name}.sql"
-        if not file.exists():
-            draft = file.with_suffix(".draft")
-            draft.write_text(f"ATTACH DATABASE _ UUID '{uuid.uuid4()}'\nENGINE = Atomic\n", encoding="ascii")
-            draft.replace(file)
+    try:
+        metadata.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("default", "system"):
+            file = metadata / f"{name}.sql"
+            if not file.exists():
+                draft = file.with_suffix(".draft")
+                draft.write_text(f"ATTACH DATABASE _ UUID '{uuid.uuid4()}'\nENGINE = Atomic\n", encoding="ascii")
+                draft.replace(file)
+    except OSError as error:
+        raise UserError(
+            f"cannot prepare {metadata}: {error.strerror}; mend that folder or choose another one",
+            exit_code=os.EX_CANTCREAT,
+        ) from None
 
 
 def _refuse_if_open(data: Path) -> None:
-    """Say who has the folder; the engine would only say code 76. It locks the file `status`, which holds
-    `PID: N`.
-    """
+    """Say who has the folder; the engine would only say code 76. It locks its file `status`: `PID: N`, …"""
     try:
         with (data / "status").open() as status:
             try:
@@ -148,15 +154,13 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         password = arguments.password_file.read_text(encoding="ascii").strip()
-        serve(arguments.state_dir.resolve(), arguments.port, password)
-        code = os.EX_OK
+        code = serve(arguments.state_dir.resolve(), arguments.port, password)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         code = error.exit_code
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: its tear-down would meet the engine's threads. What was acknowledged is in the files by
-    # now.
+    # Not sys.exit: its tear-down would meet the engine's threads. What was acknowledged is in the files by now.
     os._exit(code)
 
 

@@ -10,9 +10,7 @@ USER = "agenttrace"
 
 
 def request(port: int, password: str, statement: str, *, timeout_s: float) -> bytes:
-    """The answer of the server on this port to one statement. OSError if it gives none, or refuses the
-    password.
-    """
+    """The answer of the server on this port to one statement. OSError if it gives none, or refuses the password."""
     ask = urllib.request.Request(f"http://{LOOPBACK}:{port}/?database=system", statement.encode())
     ask.add_header("X-ClickHouse-User", USER)
     ask.add_header("X-ClickHouse-Key", password)

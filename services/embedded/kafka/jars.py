@@ -26,9 +26,7 @@ _OWN_BROKER = "or set KAFKA_BOOTSTRAP to a broker of your own"
 
 
 def cache_folder() -> Path:
-    """Where the jars are kept: in the virtual environment if that can be written, else in the user's
-    cache.
-    """
+    """Where the jars are kept: in the virtual environment if that can be written, else in the user's cache."""
     name = f"kafka-{KAFKA_VERSION}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if sys.prefix != sys.base_prefix:
@@ -39,8 +37,7 @@ def cache_folder() -> Path:
 
 
 def ensure_jars(folder: Path | None = None) -> list[Path]:
-    """The class path of the broker, every file checked against the committed list; what is missing is
-    downloaded first.
+    """The class path of the broker, every file checked against the committed list; what is missing is downloaded first.
 
     Raises UserError: no network, folder not writable, a file that is not the committed one. Offline once
     complete.

@@ -10,8 +10,7 @@ _TIMEOUT_S = 2.0
 
 
 def brokers_alive(host: str, port: int) -> int:
-    """How many brokers the one at this address knows to be alive; 0 while it is fenced off. OSError if none
-    answers.
+    """How many brokers the one at this address knows to be alive; 0 while it is fenced off. OSError if none answers.
 
     One Metadata request, version 5, for no topic (Kafka protocol guide, "Metadata API (Key: 3)"). Done by
     hand because the client library is asynchronous, and the caller may or may not run in an event loop.

@@ -21,8 +21,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         context = MavenContext(resolver=PythonResolver(), repo_cache=Path(folder), timeout=30)
         inputs, transitive = context.resolver.resolve([context.create_dependency(c) for c in _COORDINATES])
-        jars = sorted({dependency.artifact.resolve() for dependency in (*inputs, *transitive)})
-        LOCK.write_text("".join(f"{sha256(jar)}  {jar.relative_to(folder)}\n" for jar in jars), encoding="ascii")
+        paths = {dependency.artifact.resolve() for dependency in (*inputs, *transitive)}
+        lines = sorted((path.relative_to(folder).as_posix(), sha256(path)) for path in paths)
+        LOCK.write_text("".join(f"{digest}  {path}\n" for path, digest in lines), encoding="ascii")
 
 
 if __name__ == "__main__":

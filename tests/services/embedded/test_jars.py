@@ -1,4 +1,4 @@
-"""Only the committed files become the broker's class path, whoever serves them, and a complete cache needs no network."""
+"""Only the committed files become the broker's class path, whoever serves them; a complete cache needs no network."""
 
 from __future__ import annotations
 

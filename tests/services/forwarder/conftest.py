@@ -129,6 +129,16 @@ class Request:
         return dict(self.headers)[name]
 
 
+def listen_at(path: Path) -> socket.socket:
+    """A listening socket, also where the path is longer than bind(2) takes (Linux)."""
+    listener = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_RDONLY)
+    listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
+    listener.listen(256)
+    return listener
+
+
 @dataclass
 class Collector:
     """A server whose answers a test chooses: `answer` gets the connection after the whole request was read."""
@@ -139,22 +149,24 @@ class Collector:
     requests: list[Request] = field(default_factory=list)
     held: list[socket.socket] = field(default_factory=list)
 
-    def listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX)
-        here = Path.cwd()
-        os.chdir(self.path.parent)
-        try:
-            listener.bind(self.path.name)
-        finally:
-            os.chdir(here)
-        listener.listen(256)
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        return listener
+    def __enter__(self) -> Collector:
+        self._listener = listen_at(self.path)
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+        return self
 
-    def _accept(self, listener: socket.socket) -> None:
+    def __exit__(self, *_: object) -> None:
+        # Only a shutdown wakes the thread; one left waiting would take connections of the next test's listener.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        for connection in self.held:
+            connection.close()
+
+    def _accept(self) -> None:
         while True:
             try:
-                connection, _ = listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
@@ -200,12 +212,8 @@ def say() -> Callable[..., Callable[[socket.socket], None]]:
 def collector(native: Hook, say: Callable[..., Callable[[socket.socket], None]]) -> Iterator[Collector]:
     """Listens where the command looks by default and has nothing to say."""
     native.home.mkdir()
-    server = Collector(native.home / protocol.SOCKET_NAME, say("200 OK", b"{}"))
-    listener = server.listen()
-    yield server
-    listener.close()
-    for connection in server.held:
-        connection.close()
+    with Collector(native.home / protocol.SOCKET_NAME, say("200 OK", b"{}")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
+import termios
 import time
-from pathlib import Path
 
 import pytest
 
@@ -135,7 +137,6 @@ def test_a_collector_that_never_answers_costs_no_more_than_the_limit(native, col
     assert at_least <= time.monotonic() - started < at_least + 3
     ((name, spooled),) = native.spooled().items()
     assert spooled.body == BINARY
-    assert name in [*(request[protocol.HEADER_DELIVERY] for request in collector.requests), name]
     if at_least:
         assert name == collector.requests[0][protocol.HEADER_DELIVERY]
 
@@ -209,29 +210,14 @@ def test_little_memory_makes_a_marker_early(native, collector):
     }
 
 
-def test_a_socket_path_longer_than_the_kernel_takes(native, say):
-    from_here = native.home
-    for part in ("a" * 90, "b" * 90, "c" * 90):
-        from_here /= part
-    from_here.mkdir(parents=True)
-    here = os.getcwd()
-    listener = socket.socket(socket.AF_UNIX)
-    os.chdir(from_here)
-    listener.bind("collector.sock")
-    os.chdir(here)
-    listener.listen()
-    process = native.start(env=native.env(AGENTTRACE_SOCKET=str(from_here / "collector.sock")))
-    assert process.stdin is not None
-    process.stdin.close()
-    listener.settimeout(10)
-    connection, _ = listener.accept()
-    assert connection.recv(65536).startswith(b"POST /hooks/codex ")
-    say("200 OK", DENY)(connection)
-    assert process.stdout is not None
-    assert process.stdout.read() == DENY
-    assert process.wait(10) == 0
-    listener.close()
-    assert native.spooled() == {}
+def test_a_socket_path_longer_than_the_kernel_takes(native, collector, say):
+    path = native.home / ("a" * 90) / ("b" * 90) / ("c" * 90) / "collector.sock"
+    path.parent.mkdir(parents=True)
+    with type(collector)(path, say("200 OK", DENY)) as far_away:
+        assert native.run(AGENTTRACE_SOCKET=str(path)).stdout == DENY
+    assert (len(far_away.requests), len(collector.requests)) == (1, 0)
+    native.run(AGENTTRACE_SOCKET=str(path))
+    assert len(native.spooled()) == 1
 
 
 def test_a_relative_socket_path_is_not_used(native, collector):
@@ -302,13 +288,13 @@ def test_a_signal_while_waiting_for_the_answer_spools(native, collector, until, 
     process.stdout.close()
 
 
-def _asleep_on_stdin(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the command has taken all there was and waits for more (Linux)."""
-    read = Path(f"/proc/{process.pid}/io").read_text()
-    return "rchar: 0" not in read and Path(f"/proc/{process.pid}/wchan").read_text().startswith(("poll", "do_", "0"))
+def _unread(pipe: int) -> int:
+    """Bytes written to a pipe that its reader has not taken yet."""
+    (waiting,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(waiting)
 
 
-def test_a_signal_while_reading_spools_what_came(native, collector, until):
+def test_a_signal_while_reading_spools_what_came(native, until):
     process = native.start()
     assert process.stdin is not None
     process.stdin.write(b'{"half": ')
@@ -318,18 +304,9 @@ def test_a_signal_while_reading_spools_what_came(native, collector, until):
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     assert [spooled.body for spooled in native.spooled().values()] == [b'{"half": ']
-    assert collector.requests == [] or True
     process.stdin.close()
     assert process.stdout is not None
     process.stdout.close()
-
-
-def _unread(pipe: int) -> int:
-    import fcntl
-    import struct
-    import termios
-
-    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))[0]
 
 
 def test_a_runtime_that_forgets_to_close_the_pipe(native, collector):

@@ -1,0 +1,265 @@
+"""Owns the partition groups of one worker: makes their state, feeds them batches, tells them progress, sends what they say.
+
+Order of effects: decode → operators → outputs sent → broker acknowledged → batch acknowledged → Faust commits. A crash
+between any two only repeats work; outputs have the same ids then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from aiokafka.errors import KafkaError
+
+from pipelines.runtime.group import Group
+from pipelines.runtime.metrics import WorkerMetrics
+from pipelines.runtime.rebuild import CHUNK, log_reader
+from pipelines.runtime.sender import Message, Sender, encode, refuse
+from pipelines.runtime.settings import WorkerSettings
+from schemas.topics import INPUT_TOPICS
+
+log = logging.getLogger(__name__)
+
+SETTLED_MS = 2000
+"""A partition read to its end has nothing more to come from before now less this: clocks of hosts differ a little."""
+CREATE_TIME_SETTLED_MS = 15 * 60_000
+"""The same where producers set the log times (a mirrored topic): they can be this late."""
+STALLED_S = 300.0
+RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+CREATE_TIME = 0
+
+
+class Inputs(Protocol):
+    """What the host asks of the consumer. Topics are without prefix."""
+
+    def rebalancing(self) -> bool:
+        """True while partitions change hands."""
+
+    def assigned(self) -> Collection[int]:
+        """Partition numbers of which this worker has all input topics."""
+
+    def end(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """Offset after the last record known, and when (ms, this host's clock) the broker said so; None if not known."""
+
+
+class _Owned:
+    """A group with what the host must remember of it."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.lock = asyncio.Lock()
+        self.ready = False
+        self.pending: list[Message] = []
+        self.taken_at = time.monotonic()
+        self.repeat_from: dict[str, int] | None = None
+        self.repeated = False
+        self.create_time = False
+        self.duplicates = 0
+
+
+class Host:
+    """The groups of one worker. Everything runs in one event loop."""
+
+    def __init__(self, settings: WorkerSettings, inputs: Inputs) -> None:
+        self._settings = settings
+        self._inputs = inputs
+        self._owned: dict[int, _Owned] = {}
+        self._sender = Sender(settings)
+        self._processed_at = time.monotonic()
+        self._joined = False
+        self.stopping = False
+        self.metrics = WorkerMetrics(lambda: [owned.group for owned in self._owned.values()])
+
+    async def on_batch(self, topic: str, partition: int, records: Sequence[Any]) -> bool:
+        """Process one fetched batch. True once its outputs are acknowledged, False if it is no longer this worker's."""
+        owned = self._own(partition)
+        async with owned.lock:
+
+            async def step() -> None:
+                await self._make_ready(owned)
+                await self._fold(owned, topic, records)
+                self._progress(owned)
+                await self._flush(owned)
+
+            done = await self._until_done(partition, step)
+        if not done:
+            self._owned.pop(partition, None)
+        self._processed_at = time.monotonic()
+        return done
+
+    async def tick(self) -> None:
+        """Once a second: take over what was assigned, drop what was given away, let time pass where nothing comes."""
+        if self._inputs.rebalancing():
+            return
+        assigned = set(self._inputs.assigned())
+        self._joined = self._joined or bool(assigned)
+        for partition in [*self._owned]:
+            if partition not in assigned and not self._owned[partition].lock.locked():
+                del self._owned[partition]
+                log.info("partition %d given away", partition)
+        for partition in sorted(assigned):
+            owned = self._own(partition)
+            if owned.lock.locked():
+                continue
+            async with owned.lock:
+                try:
+                    await self._make_ready(owned)
+                    self._progress(owned)
+                    await self._flush(owned)
+                except (KafkaError, OSError, TimeoutError) as error:
+                    self.metrics.retries.inc()
+                    log.warning("partition %d waits for the broker: %s", partition, _line(error))
+        self._measure()
+
+    async def stop(self) -> None:
+        """Close the producer."""
+        self.stopping = True
+        await self._sender.stop()
+
+    def not_ready(self) -> str | None:
+        """None when the state of every assigned partition is made, else what is missing."""
+        if not self._joined:
+            return "not a member of the consumer group yet"
+        missing = [partition for partition in self._inputs.assigned() if not self._is_ready(partition)]
+        return f"making the state of partitions {sorted(missing)}" if missing else None
+
+    def not_healthy(self) -> str | None:
+        """None while records are processed as they come, else for how long none were."""
+        stalled = self._stalled_s()
+        return f"lag, but nothing processed for {stalled:.0f} s" if stalled > STALLED_S else None
+
+    def _own(self, partition: int) -> _Owned:
+        owned = self._owned.get(partition)
+        if owned is None:
+            owned = self._owned[partition] = _Owned(Group(partition, self._settings.operators))
+        return owned
+
+    def _is_ready(self, partition: int) -> bool:
+        owned = self._owned.get(partition)
+        return owned is not None and owned.ready
+
+    async def _make_ready(self, owned: _Owned) -> None:
+        if owned.ready:
+            return
+        started = time.monotonic()
+        group = owned.group = Group(owned.group.partition, self._settings.operators)
+        async with log_reader(self._settings, group) as reader:
+            await reader.rebuild()
+        owned.ready = True
+        owned.taken_at = time.monotonic()
+        state = "partial" if group.partial_until_ms else "complete"
+        self.metrics.rebuilds.labels(state).inc()
+        self.metrics.rebuild_seconds.observe(owned.taken_at - started)
+        log.info(
+            "partition %d: %s state from %d records in %.1f s",
+            group.partition,
+            state,
+            group.consumed,
+            owned.taken_at - started,
+        )
+
+    async def _fold(self, owned: _Owned, topic: str, records: Sequence[Any]) -> None:
+        group = owned.group
+        owned.create_time = owned.create_time or records[0].timestamp_type == CREATE_TIME
+        if records[0].offset > group.next_offsets[topic]:
+            # Somebody else may have had the partition in between, or the log was cut. Nothing is muted here: what was
+            # said before is only said again.
+            log.info(
+                "%s/%d: reading %d … %d again", topic, group.partition, group.next_offsets[topic], records[0].offset
+            )
+            async with log_reader(self._settings, group) as reader:
+                async for _ in reader.fill(topic, records[0].offset):
+                    await self._flush(owned)
+            group.next_offsets[topic] = max(group.next_offsets[topic], records[0].offset)
+        # What the state has seen already is skipped; its outputs are acknowledged, or still pending here.
+        skip = 0
+        while skip < len(records) and records[skip].offset < group.next_offsets[topic]:
+            skip += 1
+        for at in range(skip, len(records), CHUNK):
+            chunk = records[at : at + CHUNK]
+            group.feed(topic, chunk)
+            self.metrics.records.labels(topic).inc(len(chunk))
+            await asyncio.sleep(0)
+
+    def _progress(self, owned: _Owned) -> None:
+        group = owned.group
+        ends = {topic: self._inputs.end(topic, group.partition) for topic in INPUT_TOPICS}
+        settled_ms = CREATE_TIME_SETTLED_MS if owned.create_time else SETTLED_MS
+        read_to_end = {
+            topic: end[1] - settled_ms
+            for topic, end in ends.items()
+            if end is not None and group.next_offsets[topic] >= end[0]
+        }
+        group.progress(group.seen_until(read_to_end))
+        if not owned.repeated and time.monotonic() - owned.taken_at > self._settings.session_timeout_s:
+            # By now nobody else reads this group any more, so none can have read further than this.
+            if owned.repeat_from is None:
+                owned.repeat_from = {topic: end[0] for topic, end in ends.items() if end is not None}
+            if all(group.next_offsets[topic] >= offset for topic, offset in owned.repeat_from.items()):
+                owned.repeated = True
+                group.repeat_outputs()
+
+    async def _flush(self, owned: _Owned) -> None:
+        group = owned.group
+        outputs, refusals = group.take()
+        now_ms = self._settings.clock()
+        owned.pending += [encode(output) for output in outputs]
+        owned.pending += [refuse(refusal, group.partition, now_ms) for refusal in refusals]
+        for refusal in refusals:
+            self.metrics.refused.labels(refusal.by).inc()
+            log.warning(
+                "%s/%d/%d refused by %s: %s; its size and hash are in the DLQ",
+                refusal.topic,
+                group.partition,
+                refusal.offset,
+                refusal.by,
+                refusal.why,
+            )
+        self.metrics.duplicates.inc(group.duplicates - owned.duplicates)
+        owned.duplicates = group.duplicates
+        if owned.pending:
+            await self._sender.send(owned.pending)
+            for message in owned.pending:
+                self.metrics.outputs.labels(message.topic).inc()
+            owned.pending = []
+
+    async def _until_done(self, partition: int, step: Callable[[], Awaitable[None]]) -> bool:
+        """Repeat a step through failures of the broker, as long as the partition is this worker's."""
+        tries = 0
+        while True:
+            try:
+                await step()
+            except (KafkaError, OSError, TimeoutError) as error:
+                self.metrics.retries.inc()
+                log.warning("partition %d: %s; trying again", partition, _line(error))
+            else:
+                return True
+            if self.stopping or not (self._inputs.rebalancing() or partition in self._inputs.assigned()):
+                return False
+            await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])
+            tries += 1
+
+    def _lag(self) -> int:
+        lag = 0
+        for partition, owned in self._owned.items():
+            for topic, offset in owned.group.next_offsets.items():
+                end = self._inputs.end(topic, partition)
+                lag += max(end[0] - offset, 0) if end is not None else 0
+        return lag
+
+    def _stalled_s(self) -> float:
+        return time.monotonic() - self._processed_at if self._lag() else 0.0
+
+    def _measure(self) -> None:
+        lag = self._lag()
+        if not lag:
+            self._processed_at = time.monotonic()
+        self.metrics.lag.set(lag)
+        self.metrics.idle.set(self._stalled_s())
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

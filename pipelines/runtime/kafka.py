@@ -1,0 +1,64 @@
+"""What a worker checks before it joins, and Kafka's errors as lines for people."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import AuthenticationFailedError, KafkaError, UnsupportedSaslMechanismError
+
+from pipelines.runtime.settings import WorkerSettings
+from schemas.errors import UserError
+from schemas.topics import DLQ, INPUT_TOPICS, TOPICS
+
+
+async def check(settings: WorkerSettings) -> int:
+    """The partition count of the input topics.
+
+    Raises UserError if the broker cannot be reached or refuses the login, if a topic is missing, or if the inputs have
+    different partition counts.
+    """
+    try:
+        found = await asyncio.wait_for(_topics(settings), settings.start_timeout_s)
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise explain(error, settings.servers) from None
+    prefix = settings.topic_prefix
+    needed = [*INPUT_TOPICS, *(topic.name for topic in TOPICS if topic.kind == "derived"), DLQ]
+    missing = [prefix + name for name in needed if prefix + name not in found]
+    if missing:
+        raise UserError(
+            f"Kafka at {settings.servers} has no topic {', '.join(missing)}: create them with `agenttrace topics create`"
+        )
+    counts = {prefix + name: found[prefix + name] for name in INPUT_TOPICS}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise UserError(
+            f"the input topics at {settings.servers} must have one partition count, but have: {listed}; "
+            "make a new generation of topics with equal counts"
+        )
+    return found[prefix + INPUT_TOPICS[0]]
+
+
+async def _topics(settings: WorkerSettings) -> dict[str, int]:
+    admin = AIOKafkaAdminClient(**settings.kafka)
+    try:
+        await admin.start()
+        return {row["topic"]: len(row["partitions"]) for row in await admin.describe_topics()}
+    finally:
+        await admin.close()
+
+
+def explain(error: BaseException, servers: str) -> UserError:
+    """A Kafka client's error as one line that says what to do."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, AuthenticationFailedError | UnsupportedSaslMechanismError) or "uthentication" in text:
+        return UserError(
+            f"Kafka at {servers} refused the login ({text}): check kafka.sasl_username, sasl_password, sasl_mechanism",
+            exit_code=os.EX_NOPERM,
+        )
+    return UserError(
+        f"Kafka at {servers} cannot be reached ({text}): is it running, and are kafka.bootstrap_servers and "
+        "kafka.security_protocol right?",
+        exit_code=os.EX_UNAVAILABLE,
+    )

@@ -1,0 +1,44 @@
+"""Log lines at a pace people can read: a Kafka client in an outage writes the same line at every reconnect."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+EVERY_S = 60.0
+MAX_KNOWN = 1000
+
+
+class Damper(logging.Filter):
+    """Lets one warning of the same logger and template through a minute; the next says how many were held back."""
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._last: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """True if the line may pass."""
+        if record.levelno < logging.WARNING:
+            return True
+        now = time.monotonic()
+        place = (record.name, record.levelno, str(record.msg)[:200])
+        last, held = self._last.get(place, (-self._every_s, 0))
+        if now - last < self._every_s:
+            self._last[place] = (last, held + 1)
+            return False
+        if len(self._last) >= MAX_KNOWN:
+            self._last.clear()
+        self._last[place] = (now, 0)
+        if held:
+            record.msg = f"{record.msg} (and {held} like it since)"
+        return True
+
+
+def damp() -> None:
+    """Damp what the libraries under the worker write, and quiet what they write below WARNING."""
+    for name in ("aiokafka", "faust", "mode"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    damper = Damper()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(damper)

@@ -1,0 +1,147 @@
+"""Reads the log again: to make a group's state from it, or to fill a gap between a state and the next batch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from pipelines.runtime.group import Group
+from pipelines.runtime.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+CHUNK = 500
+"""Records folded before the event loop gets a turn."""
+POLL_MS = 1000
+STALLED_POLLS = 30
+
+
+class LogReader:
+    """Reads one partition number of all input topics by offsets, outside the consumer group's assignment."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, settings: WorkerSettings, group: Group) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._group = group
+        self._places = {
+            topic: TopicPartition(settings.topic_prefix + topic, group.partition) for topic in group.next_offsets
+        }
+        self._topics = {place: topic for topic, place in self._places.items()}
+
+    @property
+    def places(self) -> list[TopicPartition]:
+        """The partitions it reads."""
+        return list(self._topics)
+
+    async def rebuild(self) -> None:
+        """Fold the group's horizon before the committed offsets into its empty state, outputs muted.
+
+        The state is partial if records that it should know were deleted, or are more than `rebuild_max_records`.
+        """
+        group, places = self._group, self._places
+        begin = self._by_topic(await self._consumer.beginning_offsets(places.values()))
+        end = self._by_topic(await self._consumer.end_offsets(places.values()))
+        upto = {
+            topic: min(max(begin[topic], await self._consumer.committed(place) or 0), end[topic])
+            for topic, place in places.items()
+        }
+        unread = [topic for topic in places if upto[topic] < end[topic]]
+        last = {
+            topic: await self._log_time(topic, offset - 1) for topic, offset in upto.items() if offset > begin[topic]
+        }
+        # As far as the worker before can have told progress: a topic that it had read to its end did not hold it back.
+        reached = min([last[topic] for topic in unread if topic in last] or [max(last.values(), default=0)])
+        since = max(reached - group.horizon_ms, 0)
+        found = await self._consumer.offsets_for_times(dict.fromkeys(places.values(), since))
+        start, partial = {}, False
+        share = self._settings.rebuild_max_records // len(places)
+        for topic, place in places.items():
+            first = found.get(place)
+            start[topic] = upto[topic] if first is None else min(first.offset, upto[topic])
+            if first is not None and 0 < begin[topic] == first.offset < upto[topic] and first.timestamp > since:
+                partial = True
+            if upto[topic] - start[topic] > share:
+                start[topic] = upto[topic] - share
+                partial = True
+        if partial:
+            group.partial_until_ms = reached + group.horizon_ms
+        group.begin_rebuild(start)
+        async for _ in self._read(start, upto):
+            left = {topic for topic, offset in upto.items() if group.next_offsets[topic] < offset}
+            group.rebuild_progress(left.union(unread))
+        group.rebuild_progress(unread)
+        group.end_rebuild(upto)
+
+    async def fill(self, topic: str, upto: int) -> AsyncIterator[None]:
+        """Fold what lies between the group's state and offset `upto`; yields when there may be outputs to send."""
+        async for _ in self._read({topic: self._group.next_offsets[topic]}, {topic: upto}):
+            yield
+
+    async def _read(self, start: Mapping[str, int], upto: Mapping[str, int]) -> AsyncIterator[None]:
+        consumer = self._consumer
+        left = {topic for topic in start if start[topic] < upto[topic]}
+        for topic in left:
+            consumer.seek(self._places[topic], start[topic])
+            consumer.resume(self._places[topic])
+        stalled = 0
+        while left:
+            batches = await consumer.getmany(timeout_ms=POLL_MS)
+            stalled = 0 if batches else stalled + 1
+            if stalled > STALLED_POLLS:
+                raise TimeoutError(f"no records of {', '.join(sorted(left))} for {stalled * POLL_MS // 1000} s")
+            for place, records in batches.items():
+                topic = self._topics[place]
+                wanted = [record for record in records if record.offset < upto[topic]]
+                for at in range(0, len(wanted), CHUNK):
+                    self._group.feed(topic, wanted[at : at + CHUNK])
+                    await asyncio.sleep(0)
+            for topic in [*left]:
+                # The position also passes what is no record, such as a transaction's marker.
+                if await consumer.position(self._places[topic]) >= upto[topic]:
+                    consumer.pause(self._places[topic])
+                    left.discard(topic)
+            yield
+
+    async def _log_time(self, topic: str, offset: int) -> int:
+        place = self._places[topic]
+        self._consumer.seek(place, offset)
+        self._consumer.resume(place)
+        try:
+            for _ in range(STALLED_POLLS):
+                records = (await self._consumer.getmany(place, timeout_ms=POLL_MS)).get(place)
+                if records:
+                    return int(records[0].timestamp)
+            raise TimeoutError(f"{place.topic}/{place.partition}/{offset} cannot be read")
+        finally:
+            self._consumer.pause(place)
+
+    def _by_topic(self, offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
+        return {self._topics[place]: offset for place, offset in offsets.items()}
+
+
+@asynccontextmanager
+async def log_reader(settings: WorkerSettings, group: Group) -> AsyncIterator[LogReader]:
+    """A LogReader with a connection of its own. Raises KafkaError or OSError."""
+    kwargs: dict[str, Any] = dict(settings.kafka)
+    consumer = AIOKafkaConsumer(
+        # Knows the group's committed offsets, but never joins it: partitions are assigned by hand.
+        group_id=settings.group_id,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=200,
+        **kwargs,
+    )
+    try:
+        await consumer.start()
+        reader = LogReader(consumer, settings, group)
+        consumer.assign(reader.places)
+        # Each topic is fetched only while it is wanted.
+        consumer.pause(*reader.places)
+        yield reader
+    finally:
+        await consumer.stop()

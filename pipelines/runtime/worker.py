@@ -1,0 +1,147 @@
+"""Runs the stream processors: one Faust app, its host, and its page for probes, until a signal or a failure ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Collection
+from typing import Any
+
+from aiokafka.errors import IllegalStateError
+
+from pipelines.runtime import http, kafka, logs
+from pipelines.runtime.host import Host
+from pipelines.runtime.settings import WorkerSettings
+from pipelines.runtime.transport import make_app
+from schemas.errors import UserError
+from schemas.topics import INPUT_TOPICS
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+STOP_S = 9.0
+
+
+def run(settings: WorkerSettings) -> None:
+    """Run a worker in this process until SIGTERM or SIGINT; then it stops within 10 s.
+
+    Raises UserError when Kafka cannot be reached at the start or refuses the login, when topics are missing or the port is
+    taken, and when the consumer fails for good (a supervisor should start the worker again).
+    """
+    logs.damp()
+    asyncio.run(_run(settings))
+
+
+class FaustInputs:
+    """What the consumer inside Faust knows of its partitions (pipelines.runtime.host.Inputs)."""
+
+    def __init__(self, app: Any, settings: WorkerSettings) -> None:
+        self._app = app
+        self._prefix = settings.topic_prefix
+        self._clock = settings.clock
+
+    def rebalancing(self) -> bool:
+        """True while partitions change hands."""
+        return bool(self._app.rebalancing)
+
+    def assigned(self) -> Collection[int]:
+        """Partition numbers of which this worker has all input topics."""
+        consumer = self._consumer()
+        if consumer is None:
+            return ()
+        places = consumer.assignment()
+        of_topic = {name: {place.partition for place in places if place.topic == name} for name in self._names()}
+        return set.intersection(*of_topic.values())
+
+    def end(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """Offset after the last record known, and when the broker said so."""
+        consumer = self._consumer()
+        assignment = consumer and consumer._subscription.subscription and consumer._subscription.subscription.assignment
+        if not assignment:
+            return None
+        name = self._prefix + topic
+        place = next((place for place in assignment.tps if place.partition == partition and place.topic == name), None)
+        try:
+            state = place and assignment.state_value(place)
+        except (KeyError, IllegalStateError):
+            return None
+        if not state or state.highwater is None or not state.timestamp:
+            return None
+        age_ms = max(time.time_ns() // 1_000_000 - int(state.timestamp), 0)
+        return int(state.highwater), self._clock() - age_ms
+
+    def _names(self) -> list[str]:
+        return [self._prefix + topic for topic in INPUT_TOPICS]
+
+    def _consumer(self) -> Any:
+        consumer = self._app._consumer
+        return consumer and consumer._thread._consumer
+
+
+async def _run(settings: WorkerSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    partitions = await _unless(stop, kafka.check(settings))
+    if partitions is None:
+        return
+    app, channel = make_app(settings)
+    host = Host(settings, FaustInputs(app, settings))
+    prefix = len(settings.topic_prefix)
+
+    @app.agent(channel, concurrency=1, name="pipelines")  # type: ignore[untyped-decorator]
+    async def process(stream: Any) -> None:
+        async for event in stream.noack().events():
+            message = event.message
+            if await host.on_batch(message.topic[prefix:], message.partition, event.value.records):
+                event.ack()
+
+    server, port = await http.serve(settings.http_port, host.metrics.registry, host.not_healthy, host.not_ready)
+    log.info("worker of group %s: http://127.0.0.1:%d/readyz", settings.group_id, port)
+    running = asyncio.create_task(app.start())
+    try:
+        await _watch(app, host, stop, running)
+    finally:
+        host.stopping = True
+        await _stop(app, host, running)
+        await server.cleanup()
+
+
+async def _watch(app: Any, host: Host, stop: asyncio.Event, running: asyncio.Task[None]) -> None:
+    while not stop.is_set():
+        if app.crash_reason is not None or (running.done() and running.exception() is not None):
+            reason = app.crash_reason or running.exception()
+            raise UserError(f"the consumer failed: {type(reason).__name__}: {reason}", exit_code=os.EX_TEMPFAIL)
+        if running.done():
+            await host.tick()
+        try:
+            await asyncio.wait_for(stop.wait(), TICK_S)
+        except TimeoutError:
+            pass
+
+
+async def _stop(app: Any, host: Host, running: asyncio.Task[None]) -> None:
+    started = time.monotonic()
+    try:
+        await asyncio.wait_for(app.stop(), STOP_S)
+    except TimeoutError:
+        log.warning("the consumer did not stop in %.0f s; its partitions move when the session times out", STOP_S)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await host.stop()
+    log.info("stopped in %.1f s", time.monotonic() - started)
+
+
+async def _unless(stop: asyncio.Event, doing: Any) -> Any:
+    """The result of `doing`, or None if the stop comes first."""
+    task, stopped = asyncio.ensure_future(doing), asyncio.ensure_future(stop.wait())
+    await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        return await task
+    task.cancel()
+    return None

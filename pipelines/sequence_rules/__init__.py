@@ -1,0 +1,1 @@
+"""Rules over what agents do: event sequences, repetitions and error rates, turned into findings."""

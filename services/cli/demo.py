@@ -1,0 +1,254 @@
+"""`agenttrace demo`: the main job on recorded sessions, from nothing to a summary, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from schemas.errors import UserError
+from services.adapters.recordings import read
+from services.adapters.registry import ADAPTERS
+from services.cli.running import kafka_kwargs
+from services.cli.stack import begin
+from services.config import load
+from services.demo import check, synthetic
+from services.demo import report as reports
+from services.demo.report import Report
+from services.demo.send import DemoSession, Sender, Sent
+
+TTL_MS = 3000
+_PAUSE_S = 0.02
+_WAIT_S = 90.0
+SESSIONS = Path(__file__).parent.parent / "demo" / "sessions"
+
+
+@click.command()
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the summary as JSON.")
+@click.option("--keep", is_flag=True, help="Leave the stack running; `AGENTTRACE_HOME=… agenttrace down` ends it.")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".agenttrace/demo"),
+    show_default=True,
+    help="State folder; made anew, and removed at the end.",
+)
+def demo(json_file: Path | None, keep: bool, home: Path) -> None:
+    """Start real Kafka, ClickHouse, collector, worker and sink on fresh state, send every recorded session of the four runtimes
+    through the real front doors, and say what was found. Ends by itself; exit code 0 only if the numbers add up.
+
+    \b
+    Examples:
+      agenttrace demo
+      agenttrace demo --json summary.json
+      agenttrace demo --keep
+    """
+    home = home.absolute()
+    for name in [name for name in os.environ if name.startswith("AGENTTRACE_")]:
+        del os.environ[name]
+    os.environ["AGENTTRACE_HOME"] = str(home)
+    _fresh(home)
+    began = time.monotonic()
+    try:
+        click.echo("Starting on fresh state:", err=True)
+        begin(home, _line, _environment())
+        found = asyncio.run(_show(home, began))
+    finally:
+        if not keep:
+            _end(home)
+    _print(found)
+    if json_file:
+        json_file.write_bytes(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2, default=str) + b"\n")
+    if keep:
+        click.echo(f"\nStill running. Look: AGENTTRACE_HOME={home} agenttrace query 'select * from tool_calls'")
+    if found.problems:
+        raise UserError("the numbers do not add up:\n  " + "\n  ".join(found.problems), exit_code=1)
+
+
+def sessions() -> list[DemoSession]:
+    """Every recorded session, and for each runtime a synthetic one at its end."""
+    found = []
+    for runtime in sorted(ADAPTERS):
+        for file in sorted((SESSIONS / runtime).glob("*.jsonl")):
+            found.append(DemoSession(runtime, file.stem, False, [(r.hook, r.body) for r in read(file)]))
+        told = synthetic.session(runtime)
+        payloads = [(str(p.get("hook_event_name") or p.get("hook")), p) for p in told]
+        found.append(DemoSession(runtime, "synthetic", True, payloads))
+    return found
+
+
+async def _show(home: Path, began: float) -> Report:
+    from services.embedded import run_file
+
+    seconds = {"start": time.monotonic() - began}
+    where = run_file.require(home).endpoints
+    assert where.http_port and where.socket and where.clickhouse_dsn
+    chosen = sessions()
+    total = sum(len(session.payloads) for session in chosen)
+    mark = time.monotonic()
+    with _bar(f"Sending {total} hook payloads of {len(chosen)} sessions", total) as tick:
+        sender = Sender(home, where.http_port, Path(where.socket), _PAUSE_S, tick)
+        await sender.run(chosen)
+    seconds["send"] = time.monotonic() - mark
+    mark = time.monotonic()
+    kwargs = kafka_kwargs(load().config)
+    import clickhouse_connect
+
+    client = await asyncio.to_thread(lambda: clickhouse_connect.get_client(dsn=where.clickhouse_dsn))
+    report = await _settle(home, sender.sent, kwargs, client)
+    seconds["settle"] = time.monotonic() - mark
+    reports.fill(report, client)
+    runtimes = sorted(ADAPTERS)
+    report.problems += reports.missing_findings(client, runtimes)
+    reports.judge(report, runtimes)
+    report.restarts = {name: part.restarts for name, part in run_file.require(home).parts.items() if part.restarts}
+    seconds["total"] = time.monotonic() - began
+    report.seconds = {name: round(value, 1) for name, value in seconds.items()}
+    client.close()
+    return report
+
+
+async def _settle(home: Path, sent: Sent, kwargs: dict[str, Any], client: Any) -> Report:
+    """Wait until everything accepted is in Kafka and ClickHouse and what had to be found was found, or until time is up."""
+    runtimes = sorted(ADAPTERS)
+    stages: list[tuple[str, Callable[[], bool]]] = [
+        ("the collector has every payload", lambda: check.journalled(home).deliveries >= sent.payloads),
+        ("every event is in ClickHouse", lambda: check.journalled(home).seqs <= check.in_clickhouse(client)),
+        ("calls past their time are found", lambda: client.query(reports.OPEN).result_rows[0][0] == 0),
+        ("findings are there", lambda: not reports.missing_findings(client, runtimes)),
+        ("metric windows are there", lambda: client.query("select count() from tool_metrics").result_rows[0][0] > 0),
+    ]
+    deadline = time.monotonic() + _WAIT_S
+    for name, reached in stages:
+        began = time.monotonic()
+        while not await asyncio.to_thread(reached) and time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+        _line(name, "done", time.monotonic() - began)
+    accepted = check.journalled(home)
+    kafka = await check.in_kafka(kwargs)
+    clickhouse = await asyncio.to_thread(check.in_clickhouse, client)
+    # Heartbeats go on while we count: what came after the journal was read is left out on both sides.
+    upto = {place for place in kafka | clickhouse if place[2] <= accepted.last.get(place[:2], 0)}
+    return Report(
+        payloads=sent.payloads,
+        doors=dict(sent.by_door),
+        deliveries=accepted.deliveries,
+        accepted=len(accepted.seqs),
+        kafka=len(kafka & upto),
+        clickhouse=len(clickhouse & upto),
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "AGENTTRACE_COLLECTOR__PORT": "0",
+        "AGENTTRACE_PIPELINES__PORT": "0",
+        "AGENTTRACE_SINK__PORT": "0",
+        "AGENTTRACE_RELIABILITY__PENDING_CALL_TTL_MS": str(TTL_MS),
+    }
+
+
+def _fresh(home: Path) -> None:
+    _end(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / ".agenttrace-demo").touch()
+
+
+def _end(home: Path) -> None:
+    from services.embedded import run_file
+
+    if not home.exists():
+        return
+    if any(home.iterdir()) and not (home / ".agenttrace-demo").exists():
+        raise UserError(
+            f"{home} is not a demo's folder and not empty; name another with --home", exit_code=os.EX_CANTCREAT
+        )
+    run_file.stop(home)
+    shutil.rmtree(home)
+
+
+def _line(step: str, state: str, seconds: float) -> None:
+    if state == "done":
+        click.echo(f"  ok {step:32} {seconds:5.1f} s", err=True)
+
+
+class _bar:  # noqa: N801 - used like a function
+    """A progress bar on a terminal, a line elsewhere."""
+
+    def __init__(self, text: str, total: int) -> None:
+        self._bar = click.progressbar(length=total, label=text, file=click.get_text_stream("stderr"))
+
+    def __enter__(self) -> Callable[[], None]:
+        self._bar.__enter__()
+        return lambda: self._bar.update(1)
+
+    def __exit__(self, *args: object) -> None:
+        self._bar.__exit__(*args)  # type: ignore[arg-type]
+
+
+def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print("\n[bold]What the agents did[/]")
+    table = Table(
+        "runtime", "calls", "ok", "error", "blocked", "cancelled", "timeout", "unknown", box=None, pad_edge=False
+    )
+    for row in report.calls:
+        table.add_row(*(str(row[name]) for name in ("agent_runtime", "calls", *(c.header for c in table.columns[2:]))))
+    console.print(table)
+    console.print("[dim]unknown: nothing proves how it ended; a hook that fired is not a success[/]")
+
+    console.print(
+        f"\n[bold]Calls that never ended[/] (no end within {TTL_MS / 1000:.0f} s, the demo's limit): {len(report.never_ended)}"
+    )
+    for row in report.never_ended[:8]:
+        console.print(
+            f"  {row['agent_runtime']:11} {row['tool_name']:24} {_cut(row['input_summary'], 60)}", markup=False
+        )
+    if len(report.never_ended) > 8:
+        console.print(f"  … and {len(report.never_ended) - 8} more")
+
+    console.print(f"\n[bold]Findings[/]: {len(report.findings)}")
+    for row in report.findings[:12]:
+        colour = {"critical": "red", "high": "yellow"}.get(row["risk"], "white")
+        first = row["evidence"][0]
+        console.print(
+            f"  [{colour}]{row['risk']:8}[/] {row['agent_runtime']:11} {row['title']}\n"
+            f"           [dim]{row['evidence_count']} events, first {first[1]}/{first[2]}/{first[3]}, session {row['session_id']}[/]"
+        )
+    if len(report.findings) > 12:
+        console.print(f"  … and {len(report.findings) - 12} more")
+
+    console.print("\n[bold]Slowest tools[/] (P95 from merged sketches)")
+    for row in report.slowest:
+        console.print(
+            f"  {row['tool_name']:32} {row['agent_runtime']:11} {row['calls']:4} calls  P50 {row['p50_ms']:8} ms  P95 {row['p95_ms']:8} ms"
+        )
+
+    doors = ", ".join(f"{count} by {door}" for door, count in sorted(report.doors.items()))
+    same = "equal" if report.accepted == report.kafka == report.clickhouse else "[red]NOT EQUAL[/]"
+    console.print(f"\n[bold]Do the numbers add up?[/]\n  hook payloads sent  {report.payloads} ({doors})")
+    console.print(
+        f"  events accepted     {report.accepted}\n  events in Kafka     {report.kafka}\n  rows in ClickHouse  {report.clickhouse}   {same}"
+    )
+    if report.restarts:
+        console.print(f"  parts that died and were started again: {report.restarts}")
+    times = ", ".join(f"{name} {value:.1f} s" for name, value in report.seconds.items())
+    console.print(f"  {times}")
+    console.print(
+        "\nWhere to look next: make up, then .venv/bin/agenttrace tail | query SQL (docs/queries.md) | status; docs/architecture.md"
+    )
+
+
+def _cut(text: str | None, width: int) -> str:
+    flat = " ".join((text or "").split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"

@@ -1,0 +1,79 @@
+"""Proves that the demo's numbers add up: journal, Kafka and ClickHouse hold the same events, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from schemas.topics import INPUT_TOPICS
+from services.adapters.registry import ADAPTERS
+from services.collector.journal import Journal
+from services.collector.state import delivery_key
+
+Seqs = set[tuple[str, int, int]]
+"""(producer id, epoch, seq) of events."""
+
+_CONTRACTS = frozenset(adapter.contract for adapter in ADAPTERS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Journalled:
+    """What the collector accepted: every event's place, the deliveries it came in, and calls by their last event."""
+
+    seqs: Seqs
+    deliveries: int
+    last: dict[tuple[str, int], int]
+
+
+def journalled(home: Path) -> Journalled:
+    """Read the collector's journal; it keeps what it published for long enough for a demo."""
+    seqs: Seqs = set()
+    deliveries: set[str] = set()
+    last: Counter[tuple[str, int]] = Counter()
+    for line in Journal(home / "collector" / "journal").lines():
+        for event in line.events or []:
+            place = _place(event)
+            seqs.add(place)
+            last[place[:2]] = max(last[place[:2]], place[2])
+            if event["source_adapter"] in _CONTRACTS:
+                deliveries.add(delivery_key(event))
+    return Journalled(seqs, len(deliveries), dict(last))
+
+
+async def in_kafka(kwargs: dict[str, Any]) -> Seqs:
+    """The places of all events in the input topics."""
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    consumer = AIOKafkaConsumer(**kwargs, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partitions = [
+            TopicPartition(name, number)
+            for name in INPUT_TOPICS
+            for number in sorted(consumer.partitions_for_topic(name) or ())
+        ]
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        found: Seqs = set()
+        while any([await consumer.position(partition) < end for partition, end in ends.items()]):
+            for records in (await consumer.getmany(timeout_ms=300)).values():
+                found.update(_place(orjson.loads(record.value)) for record in records)
+        return found
+    finally:
+        await consumer.stop()
+
+
+def in_clickhouse(client: Any) -> Seqs:
+    """The places of all events in the view `events`, which shows each once."""
+    rows = client.query("select producer_id, producer_epoch, producer_seq from events").result_rows
+    return {(producer, int(epoch), int(seq)) for producer, epoch, seq in rows}
+
+
+def _place(event: dict[str, Any]) -> tuple[str, int, int]:
+    producer = event["producer"]
+    return producer["id"], producer["epoch"], producer["seq"]

@@ -1,0 +1,196 @@
+"""An in-memory log, workers that read it in any way a real one could, and events to fill it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import orjson
+
+from pipelines.runtime.group import Group
+from pipelines.runtime.port import CanonicalSet, Event, OperatorFactory
+from schemas.clock import from_rfc3339, to_rfc3339
+from schemas.identity import derived_id
+from schemas.topics import INPUT_TOPICS, TOPIC_OF_EVENT
+
+T0 = from_rfc3339("2026-03-01T12:00:00Z")
+
+
+class Raw(NamedTuple):
+    """A record as a Kafka client gives it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+def event(name: str, at_ms: int, number: object = 0, **fields: Any) -> Event:
+    """A valid event of this name, `at_ms` after T0; `number` tells apart those of the same name and time."""
+    made: Event = {
+        "event_id": derived_id("test", name, at_ms, str(number)),
+        "event_version": "1.0",
+        "event_name": name,
+        "timestamp": to_rfc3339(T0 + at_ms),
+        "tenant_id": "acme",
+        "agent_runtime": "claude_code",
+        "session_id": "s1",
+        "root_session_id": "s1",
+        "source_adapter": "test/1",
+        "severity": "info",
+    }
+    return {**made, **fields}
+
+
+def call_event(name: str, at_ms: int, call: int | str = 0, **fields: Any) -> Event:
+    """A tool.call.* event of the call with this number."""
+    statuses = {"tool.call.completed": "completed", "tool.call.error": "error", "tool.call.blocked": "blocked"}
+    made: Event = {
+        "call_id": derived_id("call", f"key{call}", 1),
+        "call_key": f"key{call}",
+        "occurrence": 1,
+        "tool_name": "Bash",
+        "tool_source": "shell",
+        "status": statuses.get(name, "started"),
+    }
+    return event(name, at_ms, call, **made, **fields)
+
+
+class MemoryLog:
+    """One partition number of the input topics, and what was derived from it, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[Raw]] = {topic: [] for topic in INPUT_TOPICS}
+        self.derived: list[tuple[str, bytes]] = []
+        self.committed: dict[str, int] = dict.fromkeys(INPUT_TOPICS, 0)
+        self.wall_ms = T0
+
+    def append(self, body: Event, at_ms: int, value: bytes | None = None) -> None:
+        """Append with the log time T0 + at_ms, which must not fall."""
+        records = self.topics[TOPIC_OF_EVENT[body["event_name"]]]
+        records.append(Raw(len(records), T0 + at_ms, b"k", value if value is not None else orjson.dumps(body)))
+        self.wall_ms = max(self.wall_ms, T0 + at_ms)
+
+    def canonical(self) -> CanonicalSet:
+        """What the derived records amount to."""
+        said = CanonicalSet()
+        for topic, value in self.derived:
+            said.add_value(topic, value)
+        return said
+
+
+class MemoryWorker:
+    """Does what the worker does with one group, in steps; takes the group over from whoever had it before."""
+
+    def __init__(self, log: MemoryLog, factories: Sequence[OperatorFactory], rng: Random | None = None) -> None:
+        self.log = log
+        self.rng = rng or Random(0)
+        self.group = Group(0, factories)
+        upto = dict(log.committed)
+        last = [log.topics[topic][offset - 1].timestamp for topic, offset in upto.items() if offset]
+        since = (min(last) if last else 0) - self.group.horizon_ms
+        start = {
+            topic: sum(record.timestamp < since for record in log.topics[topic][:offset])
+            for topic, offset in upto.items()
+        }
+        self.group.begin_rebuild(start)
+        while unread := [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]:
+            topic = self.rng.choice(unread)
+            begin = self.group.next_offsets[topic]
+            self.group.feed(topic, log.topics[topic][begin : min(begin + self.rng.randint(1, 5), upto[topic])])
+            left = [
+                topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < len(log.topics[topic])
+            ]
+            self.group.rebuild_progress(left)
+        self.group.end_rebuild(upto)
+        self.seen = {topic: len(records) for topic, records in log.topics.items()}
+
+    def step(self, topic: str, count: int) -> None:
+        """Read a batch, say what follows, and perhaps commit."""
+        begin = self.group.next_offsets[topic]
+        self.group.feed(topic, self.log.topics[topic][begin : begin + count])
+        self.tick()
+        if self.rng.random() < 0.5:
+            self.commit()
+
+    def tick(self) -> None:
+        """Tell progress and send."""
+        end = {
+            topic: self.log.wall_ms - 2000
+            for topic, offset in self.group.next_offsets.items()
+            if offset == len(self.log.topics[topic])
+        }
+        self.group.progress(self.group.seen_until(end))
+        if all(self.group.next_offsets[topic] >= offset for topic, offset in self.seen.items()):
+            self.group.repeat_outputs()
+        self.send()
+
+    def send(self) -> None:
+        """Append the outputs to the derived records."""
+        for output in self.group.take()[0]:
+            self.log.derived.append((output.topic, orjson.dumps(output.body)))
+
+    def commit(self) -> None:
+        """As the broker does: a group's offsets only grow as long as one worker owns them."""
+        self.log.committed = dict(self.group.next_offsets)
+
+    def drain(self) -> None:
+        """Read all that is there, in random batches."""
+        while unread := [
+            topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < len(self.log.topics[topic])
+        ]:
+            self.step(self.rng.choice(unread), self.rng.randint(1, 7))
+        self.tick()
+
+
+def calm(history: Sequence[tuple[int, Event]], factories: Sequence[OperatorFactory], until_ms: int) -> CanonicalSet:
+    """The outputs of one worker that reads everything in log order, one record at a time."""
+    log = MemoryLog()
+    worker = MemoryWorker(log, factories)
+    for at_ms, body in history:
+        log.append(body, at_ms)
+        worker.step(TOPIC_OF_EVENT[body["event_name"]], 1)
+    log.wall_ms = T0 + until_ms
+    worker.tick()
+    return log.canonical()
+
+
+def stormy(
+    history: Sequence[tuple[int, Event]],
+    factories: Sequence[OperatorFactory],
+    until_ms: int,
+    rng: Random,
+    on_crash: Callable[[], None] = lambda: None,
+) -> CanonicalSet:
+    """The outputs of workers that lag, crash, are taken over and live on as zombies, over the same records."""
+    log = MemoryLog()
+    worker = MemoryWorker(log, factories, rng)
+    zombies: list[MemoryWorker] = []
+    left = list(history)
+    while left or any(worker.group.next_offsets[topic] < len(log.topics[topic]) for topic in INPUT_TOPICS):
+        dice = rng.random()
+        if left and dice < 0.4:
+            for _ in range(rng.randint(1, 5)):
+                if left:
+                    at_ms, body = left.pop(0)
+                    log.append(body, at_ms)
+        elif dice < 0.85:
+            worker.step(rng.choice(INPUT_TOPICS), rng.randint(1, 6))
+        elif dice < 0.9:
+            on_crash()
+            if rng.random() < 0.5:
+                worker.rng = Random(0)
+                worker.commit = lambda: None  # type: ignore[method-assign]
+                zombies.append(worker)
+            worker = MemoryWorker(log, factories, rng)
+        elif zombies:
+            zombie = rng.choice(zombies)
+            zombie.step(rng.choice(INPUT_TOPICS), rng.randint(1, 6))
+            # A zombie reads no further than to where its successor looked before it repeats its outputs.
+            worker.seen = {topic: max(worker.seen[topic], zombie.group.next_offsets[topic]) for topic in INPUT_TOPICS}
+            if rng.random() < 0.3:
+                zombies.remove(zombie)
+    log.wall_ms = T0 + until_ms
+    worker.drain()
+    return log.canonical()

@@ -1,0 +1,23 @@
+"""Every recorded OpenClaw payload gives exactly the committed events."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services.adapters.plugin_recordings import golden, names
+from tests.services.adapters.recorded_hooks import FIXTURES
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.mark.parametrize("name", names("openclaw"))
+def test_events_are_the_committed_ones(name: str, update_golden: bool) -> None:
+    path = FIXTURES / "openclaw" / "golden" / f"{name}.jsonl"
+    made = golden("openclaw", name)
+    if update_golden:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"".join(made))
+    wanted = path.read_bytes().splitlines(keepends=True)
+    assert len(made) == len(wanted)
+    for line, want in zip(made, wanted, strict=True):
+        assert line.decode() == want.decode()

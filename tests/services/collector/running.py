@@ -1,0 +1,94 @@
+"""Starts a real collector in this process, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from services.collector.capturing import from_config as capture_from_config
+from schemas.config import Config
+from services.collector.journal import Journal
+from services.collector.service import Collector, CollectorSettings
+from services.collector.sinks import JsonlSink, Sink
+
+PRE = {
+    "session_id": "s-1",
+    "hook_event_name": "PreToolUse",
+    "cwd": "/home/dev/project",
+    "tool_name": "Bash",
+    "tool_input": {"command": "echo hello"},
+    "tool_use_id": "toolu_1",
+}
+POST = {**PRE, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "hello", "stderr": ""}, "duration_ms": 5}
+
+
+def settings(home: Path, sinks: list[Sink] | None = None, **fields: Any) -> CollectorSettings:
+    """Settings of a collector below `home`, with a JSON-lines sink unless others are given."""
+    home.mkdir(parents=True, exist_ok=True)
+    return CollectorSettings(
+        folder=home / "collector",
+        socket=home / "collector.sock",
+        spool=home / "spool",
+        capture=capture_from_config(Config(), home),
+        sinks=[JsonlSink(home / "events.jsonl")] if sinks is None else sinks,
+        **fields,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(given: CollectorSettings) -> AsyncIterator[Collector]:
+    """A collector that answers; stopped in order at the end."""
+    collector = Collector(given)
+    ready = asyncio.Event()
+    given.on_ready = lambda port: ready.set()
+    task = asyncio.create_task(collector.run())
+    waiting = asyncio.create_task(ready.wait())
+    done, _ = await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED, timeout=20)
+    if task in done:
+        waiting.cancel()
+        task.result()
+    assert ready.is_set()
+    try:
+        yield collector
+    finally:
+        collector.stop()
+        await asyncio.wait_for(task, timeout=20)
+
+
+async def post(collector: Collector, body: bytes, runtime: str = "claude_code", **headers: str) -> tuple[int, bytes]:
+    """POST one payload by loopback HTTP; status and answer."""
+    async with aiohttp.ClientSession() as client:
+        url = f"http://127.0.0.1:{collector.port}/hooks/{runtime}"
+        async with client.post(url, data=body, headers=headers) as response:
+            return response.status, await response.read()
+
+
+def journalled(home: Path) -> list[dict[str, Any]]:
+    """All events of the journal, without heartbeats."""
+    return [event for event in all_journalled(home) if event["event_name"] != "producer.heartbeat"]
+
+
+def all_journalled(home: Path) -> Iterator[dict[str, Any]]:
+    """All events of the journal."""
+    for line in Journal(home / "collector" / "journal").lines():
+        yield from line.events or []
+
+
+def published(home: Path) -> list[dict[str, Any]]:
+    """All events of the JSON-lines sink."""
+    return [orjson.loads(line) for line in (home / "events.jsonl").read_bytes().splitlines()]
+
+
+async def until(reached: Callable[[], bool], within_s: float = 20) -> None:
+    """Wait for a condition; AssertionError when it does not come."""
+    deadline = time.monotonic() + within_s
+    while not reached():
+        assert time.monotonic() < deadline, "condition not reached in time"
+        await asyncio.sleep(0.02)
