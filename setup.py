@@ -48,7 +48,8 @@ class BuildHook(build_scripts):
         BuildHook.native = reason is None
         if reason is not None:
             shutil.copyfile(FALLBACK, target)
-            print(f"{COMMAND}: not compiled ({reason}); installing the shell version, which only spools", file=sys.stderr)
+            note = f"{COMMAND}: not compiled ({reason}); installing the shell version, which only spools"
+            print(note, file=sys.stderr)
         target.chmod(0o755)
 
 

@@ -16,7 +16,12 @@ import re2
 import rfc8785
 
 _SAFE = 2**53 - 1
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+_OPTIONS = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
 # A number that orjson may not write as RFC 8785 does: a fraction, an exponent, or 16 digits and more. Texts can look like one;
 # they only cost the slow path.
 _ODD_NUMBER = re2.compile(rb"(?:^|[\[,:])-?(?:[0-9]{16}|[0-9]+[.eE])")

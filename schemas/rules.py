@@ -89,7 +89,7 @@ class CountWhen(RuleModel):
 class MetricWhen(RuleModel):
     """A number over the ended tool calls of a group in a sliding window, looked at each 10 s.
 
-    A rate is looked at once `min_count` of the window's calls ended with a known outcome, DEFAULT_MIN_COUNT unless given.
+    A rate is looked at once `min_count` calls of the window have a known outcome, DEFAULT_MIN_COUNT unless given.
     """
 
     name: MetricName

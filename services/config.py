@@ -45,8 +45,11 @@ class Loaded:
 
 
 def home(env: Mapping[str, str] = os.environ) -> Path:
-    """The state folder: AGENTTRACE_HOME, else ~/.agenttrace."""
-    return Path(env.get("AGENTTRACE_HOME") or Path.home() / ".agenttrace").expanduser().absolute()
+    """The state folder: AGENTTRACE_HOME, else ~/.agenttrace. Raises UserError for a relative one, which hooks would not find."""
+    given = env.get("AGENTTRACE_HOME")
+    if given and not Path(given).is_absolute():
+        raise UserError(f"AGENTTRACE_HOME must be an absolute path, not {given!r}: hooks run in other folders")
+    return Path(given) if given else Path.home() / ".agenttrace"
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Loaded:

@@ -196,7 +196,7 @@ class PendingCalls:
         deadline, waiting = call.deadline(self._ttls.approval_ms)
         if call.end_ms <= deadline:
             ended = call.session is not None and call.session.ends
-            if call.said is not None or ended or call.end_ms > deadline - SKEW_MS:
+            if call.said is not None or ended or _close_to(deadline, call):
                 self._unsay(call_id, call, deadline, out)
             self._close(call_id, call)
             return
@@ -305,7 +305,7 @@ class PendingCalls:
         end = call.session_end(deadline)
         if end is not None and end[0] <= call.end_ms:
             out.retract(TOOL_CALL_DERIVED, *_derived(call_id, call, ("abandoned", end[0], deadline, end[1])))
-        if call.end_ms > deadline - SKEW_MS:
+        if _close_to(deadline, call):
             out.retract(TOOL_CALL_DERIVED, *_derived(call_id, call, ("timed_out", deadline, deadline, None)))
 
     # Checkpoints.
@@ -366,6 +366,10 @@ class PendingCalls:
         self._closed.extend(data["closed"])
         self._ended.extend((at_ms, name) for at_ms, name in data["ended"])
         self._counts.update(data["counts"])
+
+
+def _close_to(deadline: int, call: Call) -> bool:
+    return call.end_ms > deadline - min(SKEW_MS, call.ttl_ms // 5)
 
 
 def _derived(call_id: str, call: Call, verdict: Verdict) -> tuple[str, Event]:

@@ -101,7 +101,8 @@ class RollingMetrics:
     horizon_ms = MAX_OPEN_MS + 2 * LATENESS_MS + LONGEST * MINUTE_MS
 
     def __init__(self, partition: int, *, top_k: int = TOP_K) -> None:
-        self.counters: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self.counters: Mapping[str, int] = self._counts
         self._partition = partition
         self._top_k = top_k
         self._calls: dict[str, Call] = {}
@@ -124,7 +125,7 @@ class RollingMetrics:
             raise TypeError("event_id is not text")
         ahead = ms - record.log_time_ms
         if ahead > LATENESS_MS or ahead < -LATENESS_MS or ms // MINUTE_MS < self._floor:
-            self.counters["too_early" if ahead > 0 else "too_late"] += 1
+            self._counts["too_early" if ahead > 0 else "too_late"] += 1
             return
         name = event["event_name"]
         if name in _STARTS:
@@ -150,7 +151,7 @@ class RollingMetrics:
             changed.start = start
             self._replace(ref, call, changed)
         else:
-            self.counters["duplicates"] += call.start[1] == start[1]
+            self._counts["duplicates"] += call.start[1] == start[1]
             return
         self._cell(ms // MINUTE_MS, key).starts += 1
         self._expire(ref, ms + MAX_OPEN_MS + LATENESS_MS)
@@ -173,7 +174,7 @@ class RollingMetrics:
         if call.ends:
             changed = call.copy()
             if not add_end(changed.ends, end):
-                self.counters["duplicates"] += 1
+                self._counts["duplicates"] += 1
                 return
             self._replace(ref, call, changed)
         else:
@@ -188,7 +189,7 @@ class RollingMetrics:
     def _new_call(self, ref: str) -> Call:
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
-            self.counters["calls_forgotten"] += 1
+            self._counts["calls_forgotten"] += 1
         call = self._calls[ref] = Call()
         return call
 

@@ -1,4 +1,4 @@
-"""Owns the partition groups of one worker: makes their state, feeds them batches, tells them progress, sends what they say.
+"""Owns the partition groups of one worker: makes their state, feeds them, tells them progress, sends what they say.
 
 Order of effects: decode → operators → outputs sent → broker acknowledged → batch acknowledged → Faust commits. A crash
 between any two only repeats work; outputs have the same ids then.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
 from pipelines.runtime.group import Group
 from pipelines.runtime.metrics import WorkerMetrics
-from pipelines.runtime.rebuild import CHUNK, log_reader
+from pipelines.runtime.rebuild import CHUNK, CREATE_TIME, log_reader
 from pipelines.runtime.sender import Message, Sender, encode, refuse
 from pipelines.runtime.settings import WorkerSettings
 from schemas.topics import INPUT_TOPICS
@@ -27,13 +27,17 @@ SETTLED_MS = 2000
 """A partition read to its end has nothing more to come from before now less this: clocks of hosts differ a little."""
 CREATE_TIME_SETTLED_MS = 15 * 60_000
 """The same where producers set the log times (a mirrored topic): they can be this late."""
+LOST_S = 5.0
+"""Nothing delivered for so long though there is more: batches that were dropped in a rebalance do not come again."""
 STALLED_S = 300.0
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-CREATE_TIME = 0
 
 
 class Inputs(Protocol):
     """What the host asks of the consumer. Topics are without prefix."""
+
+    def joined(self) -> bool:
+        """True once this worker is a member of the consumer group."""
 
     def rebalancing(self) -> bool:
         """True while partitions change hands."""
@@ -42,7 +46,10 @@ class Inputs(Protocol):
         """Partition numbers of which this worker has all input topics."""
 
     def end(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """Offset after the last record known, and when (ms, this host's clock) the broker said so; None if not known."""
+        """Offset after the last record, and a time (ms, this host's clock) at which that was so; None if not known."""
+
+    async def rewind(self, topic: str, partition: int, offset: int) -> None:
+        """Deliver from this offset on."""
 
 
 class _Owned:
@@ -69,13 +76,14 @@ class Host:
         self._owned: dict[int, _Owned] = {}
         self._sender = Sender(settings)
         self._processed_at = time.monotonic()
-        self._joined = False
+        self._waiting = True
         self.stopping = False
         self.metrics = WorkerMetrics(lambda: [owned.group for owned in self._owned.values()])
 
     async def on_batch(self, topic: str, partition: int, records: Sequence[Any]) -> bool:
         """Process one fetched batch. True once its outputs are acknowledged, False if it is no longer this worker's."""
         owned = self._own(partition)
+        self._waiting = False
         async with owned.lock:
 
             async def step() -> None:
@@ -88,6 +96,7 @@ class Host:
         if not done:
             self._owned.pop(partition, None)
         self._processed_at = time.monotonic()
+        self._waiting = True
         return done
 
     async def tick(self) -> None:
@@ -95,7 +104,6 @@ class Host:
         if self._inputs.rebalancing():
             return
         assigned = set(self._inputs.assigned())
-        self._joined = self._joined or bool(assigned)
         for partition in [*self._owned]:
             if partition not in assigned and not self._owned[partition].lock.locked():
                 del self._owned[partition]
@@ -109,9 +117,9 @@ class Host:
                     await self._make_ready(owned)
                     self._progress(owned)
                     await self._flush(owned)
-                except (KafkaError, OSError, TimeoutError) as error:
-                    self.metrics.retries.inc()
-                    log.warning("partition %d waits for the broker: %s", partition, _line(error))
+                except Exception as error:
+                    self._failed(partition, error)
+        await self._find_lost()
         self._measure()
 
     async def stop(self) -> None:
@@ -121,7 +129,7 @@ class Host:
 
     def not_ready(self) -> str | None:
         """None when the state of every assigned partition is made, else what is missing."""
-        if not self._joined:
+        if not self._inputs.joined():
             return "not a member of the consumer group yet"
         missing = [partition for partition in self._inputs.assigned() if not self._is_ready(partition)]
         return f"making the state of partitions {sorted(missing)}" if missing else None
@@ -148,6 +156,7 @@ class Host:
         group = owned.group = Group(owned.group.partition, self._settings.operators)
         async with log_reader(self._settings, group) as reader:
             await reader.rebuild()
+            owned.create_time = reader.create_time
         owned.ready = True
         owned.taken_at = time.monotonic()
         state = "partial" if group.partial_until_ms else "complete"
@@ -227,14 +236,16 @@ class Host:
             owned.pending = []
 
     async def _until_done(self, partition: int, step: Callable[[], Awaitable[None]]) -> bool:
-        """Repeat a step through failures of the broker, as long as the partition is this worker's."""
+        """Repeat a step through failures of the broker, as long as the partition is this worker's.
+
+        A defect of ours is repeated as well: Faust must not see it, and the probe for health will tell.
+        """
         tries = 0
         while True:
             try:
                 await step()
-            except (KafkaError, OSError, TimeoutError) as error:
-                self.metrics.retries.inc()
-                log.warning("partition %d: %s; trying again", partition, _line(error))
+            except Exception as error:
+                self._failed(partition, error)
             else:
                 return True
             if self.stopping or not (self._inputs.rebalancing() or partition in self._inputs.assigned()):
@@ -242,24 +253,38 @@ class Host:
             await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])
             tries += 1
 
-    def _lag(self) -> int:
-        lag = 0
+    def _failed(self, partition: int, error: Exception) -> None:
+        self.metrics.retries.inc()
+        if isinstance(error, KafkaError | OSError | TimeoutError):
+            log.warning(
+                "partition %d waits for Kafka: %s", partition, f"{type(error).__name__}: {error}".splitlines()[0]
+            )
+        else:
+            log.error("partition %d: a step failed and is repeated", partition, exc_info=error)
+
+    def _behind(self) -> Iterator[tuple[str, int, int, int]]:
+        """Topic, partition, next offset and lag of all that is not read to its end."""
         for partition, owned in self._owned.items():
             for topic, offset in owned.group.next_offsets.items():
                 end = self._inputs.end(topic, partition)
-                lag += max(end[0] - offset, 0) if end is not None else 0
-        return lag
+                if owned.ready and end is not None and end[0] > offset:
+                    yield topic, partition, offset, end[0] - offset
+
+    async def _find_lost(self) -> None:
+        if self._waiting and time.monotonic() - self._processed_at > LOST_S:
+            for topic, partition, offset, lag in [*self._behind()]:
+                log.warning("%s/%d: %d records were not delivered, reading from %d", topic, partition, lag, offset)
+                try:
+                    await asyncio.wait_for(self._inputs.rewind(topic, partition, offset), LOST_S)
+                except Exception as error:
+                    self._failed(partition, error)
 
     def _stalled_s(self) -> float:
-        return time.monotonic() - self._processed_at if self._lag() else 0.0
+        return time.monotonic() - self._processed_at if any(self._behind()) else 0.0
 
     def _measure(self) -> None:
-        lag = self._lag()
+        lag = sum(lag for *_, lag in self._behind())
         if not lag:
             self._processed_at = time.monotonic()
         self.metrics.lag.set(lag)
         self.metrics.idle.set(self._stalled_s())
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -17,7 +17,7 @@ Check = Callable[[], str | None]
 
 
 async def serve(port: int, registry: CollectorRegistry, healthy: Check, ready: Check) -> tuple[web.AppRunner, int]:
-    """Serve /metrics, /healthz and /readyz; returns the running server and its port. Raises UserError if it is taken."""
+    """Serve /metrics, /healthz and /readyz; returns the server and its port. Raises UserError if the port is taken."""
 
     def probe(check: Check) -> Callable[[web.Request], object]:
         async def answer(_request: web.Request) -> web.Response:

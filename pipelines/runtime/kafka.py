@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import AuthenticationFailedError, KafkaError, UnsupportedSaslMechanismError
 
 from pipelines.runtime.settings import WorkerSettings
 from schemas.errors import UserError
 from schemas.topics import DLQ, INPUT_TOPICS, TOPICS
+
+NEW_TOPIC_S = 3.0
+"""A topic that was just made takes a moment until every broker knows it."""
 
 
 async def check(settings: WorkerSettings) -> int:
@@ -19,16 +27,23 @@ async def check(settings: WorkerSettings) -> int:
     Raises UserError if the broker cannot be reached or refuses the login, if a topic is missing, or if the inputs have
     different partition counts.
     """
-    try:
-        found = await asyncio.wait_for(_topics(settings), settings.start_timeout_s)
-    except (KafkaError, OSError, TimeoutError) as error:
-        raise explain(error, settings.servers) from None
     prefix = settings.topic_prefix
     needed = [*INPUT_TOPICS, *(topic.name for topic in TOPICS if topic.kind == "derived"), DLQ]
-    missing = [prefix + name for name in needed if prefix + name not in found]
+    deadline = time.monotonic() + NEW_TOPIC_S
+    while True:
+        try:
+            with _quiet():
+                found = await asyncio.wait_for(_topics(settings), settings.start_timeout_s)
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise explain(await _reason(settings, error), settings.servers) from None
+        missing = [prefix + name for name in needed if prefix + name not in found]
+        if not missing or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(NEW_TOPIC_S / 10)
     if missing:
         raise UserError(
-            f"Kafka at {settings.servers} has no topic {', '.join(missing)}: create them with `agenttrace topics create`"
+            f"Kafka at {settings.servers} has no topic {', '.join(missing)}: "
+            "create what is missing with `agenttrace topics create`"
         )
     counts = {prefix + name: found[prefix + name] for name in INPUT_TOPICS}
     if len(set(counts.values())) > 1:
@@ -47,6 +62,31 @@ async def _topics(settings: WorkerSettings) -> dict[str, int]:
         return {row["topic"]: len(row["partitions"]) for row in await admin.describe_topics()}
     finally:
         await admin.close()
+
+
+async def _reason(settings: WorkerSettings, error: BaseException) -> BaseException:
+    """Why the bootstrap failed: aiokafka says only that it did, and logs a refused login."""
+    security = {name: value for name, value in settings.kafka.items() if name != "bootstrap_servers"}
+    for host, port, _ in collect_hosts(settings.kafka["bootstrap_servers"], randomize=False):
+        try:
+            connection = await asyncio.wait_for(create_conn(host, port, **security), settings.start_timeout_s)
+        except (KafkaError, OSError, TimeoutError) as told:
+            error = told
+        else:
+            connection.close()
+    return error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without aiokafka's log: its one failure here becomes one line of ours."""
+    logger = logging.getLogger("aiokafka")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def explain(error: BaseException, servers: str) -> UserError:

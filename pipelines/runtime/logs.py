@@ -37,7 +37,8 @@ class Damper(logging.Filter):
 
 def damp() -> None:
     """Damp what the libraries under the worker write, and quiet what they write below WARNING."""
-    for name in ("aiokafka", "faust", "mode"):
+    # Services of Faust log under the module that defines their class, so those of our transport under ours.
+    for name in ("aiokafka", "faust", "mode", "pipelines.runtime.transport"):
         logging.getLogger(name).setLevel(logging.WARNING)
     damper = Damper()
     for handler in logging.getLogger().handlers:

@@ -30,14 +30,14 @@ def timestamp_ms(text: str) -> int:
 
     Raises ValueError for anything else. Most of the cost is the date, so the minute is remembered.
     """
+    if len(text) < 24 or text[19] != "." or text[-1] != "Z":
+        return from_rfc3339(text)
     minute = _minutes.get(text[:16])
     if minute is None:
         minute = from_rfc3339(text[:16] + ":00Z")
         if len(_minutes) >= 4096:
             _minutes.clear()
         _minutes[text[:16]] = minute
-    if text[19] != "." or text[-1] != "Z":
-        return from_rfc3339(text)
     return minute + int(text[17:19]) * 1000 + int(text[20:23])
 
 

@@ -19,6 +19,8 @@ CHUNK = 500
 """Records folded before the event loop gets a turn."""
 POLL_MS = 1000
 STALLED_POLLS = 30
+CREATE_TIME = 0
+"""Kafka's timestamp type where the producer sets the log time, as a mirrored topic has it."""
 
 
 class LogReader:
@@ -32,6 +34,7 @@ class LogReader:
             topic: TopicPartition(settings.topic_prefix + topic, group.partition) for topic in group.next_offsets
         }
         self._topics = {place: topic for topic, place in self._places.items()}
+        self.create_time = False
 
     @property
     def places(self) -> list[TopicPartition]:
@@ -115,6 +118,7 @@ class LogReader:
             for _ in range(STALLED_POLLS):
                 records = (await self._consumer.getmany(place, timeout_ms=POLL_MS)).get(place)
                 if records:
+                    self.create_time = self.create_time or records[0].timestamp_type == CREATE_TIME
                     return int(records[0].timestamp)
             raise TimeoutError(f"{place.topic}/{place.partition}/{offset} cannot be read")
         finally:

@@ -19,8 +19,8 @@ def wall_ms() -> int:
 class WorkerSettings:
     """Settings of one worker process.
 
-    `kafka` is what every aiokafka client takes (bootstrap_servers, security_protocol, …). `topic_prefix` goes before every
-    topic's name. `http_port` 0 takes a free port. A worker that dies is replaced after `session_timeout_s`.
+    `kafka` is what every aiokafka client takes (bootstrap_servers, security_protocol, …). `topic_prefix` goes before
+    every topic's name. `http_port` 0 takes a free port. A worker that dies is replaced after `session_timeout_s`.
     `rebuild_max_records` bounds what a take-over reads again per partition number; a state that it cuts is partial.
     """
 

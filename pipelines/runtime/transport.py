@@ -1,7 +1,7 @@
 """Faust as host of a batch processor: one fetched batch of a partition becomes one Faust event.
 
-Faust's own path costs 180 to 250 µs per record; by batches that is paid once per some hundred. Its producer is not used, and
-its consumer is made from the same client settings as every other Kafka client here.
+Faust's own path costs 180 to 250 µs per record; by batches that is paid once per some hundred. Its producer is not
+used, and its consumer is made from the same client settings as every other Kafka client here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Batch:
         self.records = records
 
 
-class _Untouched(codecs.Codec):  # type: ignore[misc]
+class _Untouched(codecs.Codec):
     def _loads(self, s: Any) -> Any:
         return s
 
@@ -52,10 +52,10 @@ class _Untouched(codecs.Codec):  # type: ignore[misc]
 codecs.register(CODEC, _Untouched())
 
 
-class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]
+class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
-        # Faust's assignor gives the same partition numbers of all topics to one worker; it keeps that only as `app.assignor`.
+        # Faust's own assignor is the one that gives the same partition numbers of all topics to one worker.
         self._assignor = self.app.assignor
         return aiokafka.AIOKafkaConsumer(
             group_id=conf.id,
@@ -73,11 +73,11 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]
         )
 
 
-class _Consumer(driver.Consumer):  # type: ignore[misc]
+class _Consumer(driver.Consumer):
     def _new_consumer_thread(self) -> _ConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def _getmany(self, active_partitions: Any, timeout: float) -> dict[Any, list[Batch]]:
+    async def _getmany(self, active_partitions: Any, timeout: float) -> dict[Any, list[Batch]]:  # noqa: ASYNC109
         fetched = await super()._getmany(active_partitions, timeout)
         return {tp: [Batch(records)] for tp, records in fetched.items() if records}
 
@@ -91,7 +91,7 @@ class _Consumer(driver.Consumer):  # type: ignore[misc]
             timestamp_type=last.timestamp_type,
             headers={},
             key=None,
-            value=record,
+            value=record,  # type: ignore[arg-type]
             checksum=None,
             serialized_key_size=0,
             serialized_value_size=0,
@@ -113,7 +113,7 @@ class _Consumer(driver.Consumer):  # type: ignore[misc]
         return top + 1
 
 
-class _IdleProducer(driver.Producer):  # type: ignore[misc]
+class _IdleProducer(driver.Producer):
     async def on_start(self) -> None:
         """No connection: outputs go through pipelines.runtime.sender."""
 
@@ -124,7 +124,7 @@ class _IdleProducer(driver.Producer):  # type: ignore[misc]
         """Nothing to wait for."""
 
 
-class Transport(driver.Transport):  # type: ignore[misc]
+class Transport(driver.Transport):
     """The Kafka driver of Faust, in batches. `client_kwargs` go to aiokafka as they are."""
 
     Consumer = _Consumer
@@ -135,7 +135,7 @@ class Transport(driver.Transport):  # type: ignore[misc]
         self.client_kwargs = client_kwargs
 
 
-class _App(faust.App):  # type: ignore[misc]
+class _App(faust.App):
     async def on_first_start(self) -> None:
         """Faust would make a data directory here; this app keeps no tables."""
 

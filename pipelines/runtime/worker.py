@@ -1,4 +1,4 @@
-"""Runs the stream processors: one Faust app, its host, and its page for probes, until a signal or a failure ends them."""
+"""Runs the stream processors: one Faust app, its host, and its page for probes, until a signal or a failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from aiokafka.errors import IllegalStateError
+from aiokafka import TopicPartition
+from faust.types import TP
 
 from pipelines.runtime import http, kafka, logs
 from pipelines.runtime.host import Host
@@ -28,8 +29,8 @@ STOP_S = 9.0
 def run(settings: WorkerSettings) -> None:
     """Run a worker in this process until SIGTERM or SIGINT; then it stops within 10 s.
 
-    Raises UserError when Kafka cannot be reached at the start or refuses the login, when topics are missing or the port is
-    taken, and when the consumer fails for good (a supervisor should start the worker again).
+    Raises UserError when Kafka cannot be reached at the start or refuses the login, when topics are missing or the port
+    is taken, and when the consumer fails for good (a supervisor should start the worker again).
     """
     logs.damp()
     asyncio.run(_run(settings))
@@ -42,6 +43,12 @@ class FaustInputs:
         self._app = app
         self._prefix = settings.topic_prefix
         self._clock = settings.clock
+        self._answers: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def joined(self) -> bool:
+        """True once this worker is a member of the consumer group."""
+        consumer = self._consumer()
+        return consumer is not None and consumer._coordinator.generation > 0
 
     def rebalancing(self) -> bool:
         """True while partitions change hands."""
@@ -57,24 +64,33 @@ class FaustInputs:
         return set.intersection(*of_topic.values())
 
     def end(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """Offset after the last record known, and when the broker said so."""
-        consumer = self._consumer()
-        assignment = consumer and consumer._subscription.subscription and consumer._subscription.subscription.assignment
-        if not assignment:
+        """Offset after the last record, and a time at which that was so.
+
+        That time is when the answer before the last one came: the broker was asked again only after it. The last
+        answer's own time would be wrong if this process, or the network, stood still in between.
+        """
+        state = self._state(topic, partition)
+        if state is None or state.highwater is None or not state.timestamp:
             return None
-        name = self._prefix + topic
-        place = next((place for place in assignment.tps if place.partition == partition and place.topic == name), None)
-        try:
-            state = place and assignment.state_value(place)
-        except (KeyError, IllegalStateError):
-            return None
-        if not state or state.highwater is None or not state.timestamp:
-            return None
-        age_ms = max(time.time_ns() // 1_000_000 - int(state.timestamp), 0)
-        return int(state.highwater), self._clock() - age_ms
+        before, last = self._answers.get((topic, partition), (0, 0))
+        if state.timestamp != last:
+            before, last = self._answers[topic, partition] = last, int(state.timestamp)
+        age_ms = time.time_ns() // 1_000_000 - before
+        return int(state.highwater), self._clock() - max(age_ms, 0)
+
+    async def rewind(self, topic: str, partition: int, offset: int) -> None:
+        """Deliver from this offset on."""
+        await self._app.consumer.seek_wait({TP(self._prefix + topic, partition): offset})
 
     def _names(self) -> list[str]:
         return [self._prefix + topic for topic in INPUT_TOPICS]
+
+    def _state(self, topic: str, partition: int) -> Any:
+        """aiokafka's record of an assigned partition (position, highwater, time of the last answer), or None."""
+        consumer = self._consumer()
+        subscription = consumer and consumer._subscription.subscription
+        assignment = subscription and subscription.assignment
+        return assignment and assignment.state_value(TopicPartition(self._prefix + topic, partition))
 
     def _consumer(self) -> Any:
         consumer = self._app._consumer

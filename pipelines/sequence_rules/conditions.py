@@ -1,8 +1,9 @@
 """The `where` of a rule, compiled to a predicate on an event's JSON.
 
-A condition is a field path with an operator as its suffix (`tool_name.regex`, `tool_source_in`; none: equal). Conditions on the
-same list of objects (`facts.commands.argv0`, `facts.commands.sub`) must hold for one and the same element; on a list of plain
-values any element will do. A field that an event does not have meets no condition but `exists: false` and `not_in`.
+A condition is a field path with an operator as its suffix (`tool_name.regex`, `tool_source_in`; none: equal).
+Conditions on the same list of objects (`facts.commands.argv0`, `facts.commands.sub`) must hold for one and the same
+element; on a list of plain values any element will do. A field that an event does not have meets only `exists: false`,
+`not_in` and `not_regex`; an empty list only the first.
 """
 
 from __future__ import annotations
@@ -14,16 +15,42 @@ from typing import Any
 
 import re2
 
-from pipelines.sequence_rules.fields import Field, FieldError, nearest, reader, resolve
-from schemas.rules import Scalar, Where
+from pipelines.sequence_rules.fields import LISTS, Field, FieldError, nearest, reader, resolve
+from schemas.rules import Scalar
 
 Test = Callable[[Any], bool]
 """Whether one plain value, or None for a missing one, meets a condition."""
 Predicate = Callable[[Mapping[str, Any]], bool]
 
-OPERATORS = ("eq", "in", "not_in", "regex", "exists", "contains", "startswith", "endswith", "gt", "gte", "lt", "lte")
-_COMPARE = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
-_TEXT = {"contains": operator.contains, "startswith": str.startswith, "endswith": str.endswith}
+OPERATORS = (
+    "eq",
+    "in",
+    "not_in",
+    "regex",
+    "not_regex",
+    "exists",
+    "contains",
+    "startswith",
+    "endswith",
+    "gt",
+    "gte",
+    "lt",
+    "lte",
+)
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+_TEXT: dict[str, Callable[[str, Any], bool]] = {
+    "contains": operator.contains,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+}
+
+
+_ONE_VALUE = frozenset({"exists", *_COMPARE})
 
 
 class ConditionError(ValueError):
@@ -43,18 +70,19 @@ class Condition:
         return _TESTS[self.op](self)
 
 
-def parse(where: Where, event_names: list[str]) -> list[Condition]:
-    """The conditions of one mapping. Raises FieldError and ConditionError."""
-    conditions = []
-    for key, value in where.items():
-        field, op = _split(key, event_names)
-        values = tuple(value) if isinstance(value, list) else (value,)
-        if not values:
-            raise ConditionError(f"{key} has no values")
-        if op == "eq" and isinstance(value, list):
-            op = "in"
-        conditions.append(Condition(field, op, values))
-    return conditions
+def parse(key: str, value: Scalar | list[Scalar], event_names: list[str]) -> Condition:
+    """The condition of one line of a `where`. Raises FieldError and ConditionError."""
+    field, op = _split(key, event_names)
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if op == "eq" and isinstance(value, list):
+        op = "in"
+    if not values:
+        raise ConditionError(f"{key} has no values")
+    if len(values) > 1 and op in _ONE_VALUE:
+        raise ConditionError(f"{key} takes one value, not {len(values)}")
+    condition = Condition(field, op, values)
+    condition.test()
+    return condition
 
 
 def _split(key: str, event_names: list[str]) -> tuple[Field, str]:
@@ -101,17 +129,16 @@ def encoded(text: str) -> bytes:
 
 def predicate(conditions: Iterable[Condition]) -> Predicate:
     """All conditions of one mapping as one function."""
-    whole: list[tuple[Callable[[Mapping[str, Any]], Any], Test]] = []
-    lists: dict[tuple[str, ...], list[tuple[Callable[[Mapping[str, Any]], Any], Test]]] = {}
+    parts: list[Predicate] = []
+    lists: dict[tuple[str, ...], list[Predicate]] = {}
     for condition in conditions:
-        field, test = condition.field, condition.test()
+        field = condition.field
         if field.list_at is None:
-            whole.append((reader(field.parts, field.default), test))
+            parts.append(_any_value(reader(field.parts, field.default), condition))
         else:
-            tests = lists.setdefault(field.parts[: field.list_at], [])
-            tests.append((reader(field.parts[field.list_at :], field.default), test))
-    parts = [_any_value(read, test) for read, test in whole]
-    parts += [_any_element(reader(path), tests) for path, tests in lists.items()]
+            read = reader(field.parts[field.list_at :], field.default)
+            lists.setdefault(field.parts[: field.list_at], []).append(_any_value(read, condition))
+    parts += [_any_element(reader(path), inner) for path, inner in lists.items()]
     if len(parts) == 1:
         return parts[0]
 
@@ -124,22 +151,24 @@ def predicate(conditions: Iterable[Condition]) -> Predicate:
     return all_of
 
 
-def _any_value(read: Callable[[Mapping[str, Any]], Any], test: Test) -> Predicate:
+def _any_value(read: Callable[[Mapping[str, Any]], Any], condition: Condition) -> Predicate:
+    test = condition.test()
+    if not condition.field.plural:
+        return lambda event: test(read(event))
+
     def holds(event: Mapping[str, Any]) -> bool:
-        value = read(event)
-        if type(value) is list:
-            return any(map(test, value)) if value else test(None)
-        return test(value)
+        values = read(event)
+        if condition.op == "exists":
+            return test(values or None)
+        return isinstance(values, LISTS) and any(map(test, values))
 
     return holds
 
 
-def _any_element(read: Callable[[Mapping[str, Any]], Any], tests: list[tuple[Callable[..., Any], Test]]) -> Predicate:
-    each = [_any_value(inner, test) for inner, test in tests]
-
+def _any_element(read: Callable[[Mapping[str, Any]], Any], each: list[Predicate]) -> Predicate:
     def holds(event: Mapping[str, Any]) -> bool:
         elements = read(event)
-        if type(elements) is not list:
+        if not isinstance(elements, LISTS):
             return False
         return any(type(element) is dict and all(part(element) for part in each) for element in elements)
 
@@ -166,9 +195,12 @@ def _in(condition: Condition) -> Test:
     return lambda value: any(_same(value, one) for one in wanted)
 
 
-def _not_in(condition: Condition) -> Test:
-    test = _in(condition)
-    return lambda value: not test(value)
+def _not(inner: Callable[[Condition], Test]) -> Callable[[Condition], Test]:
+    def compiled(condition: Condition) -> Test:
+        test = inner(condition)
+        return lambda value: not test(value)
+
+    return compiled
 
 
 def _regex(condition: Condition) -> Test:
@@ -207,8 +239,9 @@ def _text(condition: Condition) -> Test:
 _TESTS: dict[str, Callable[[Condition], Test]] = {
     "eq": _equal,
     "in": _in,
-    "not_in": _not_in,
+    "not_in": _not(_in),
     "regex": _regex,
+    "not_regex": _not(_regex),
     "exists": _exists,
     **dict.fromkeys(_COMPARE, _compare),
     **dict.fromkeys(_TEXT, _text),

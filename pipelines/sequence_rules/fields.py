@@ -1,7 +1,7 @@
 """Field paths of rules, checked against the event models, and how their values are read from an event's JSON.
 
-A rule is checked against the contract when it is loaded, so a misspelt field is an error with a hint and not a rule that
-never speaks. What an event leaves out because it has its default is read as that default.
+A rule is checked against the contract when it is loaded, so a misspelt field is an error with a hint and not a rule
+that never speaks. What an event leaves out because it has its default is read as that default.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ def _models() -> dict[str, type[BaseModel]]:
     return found
 
 
+LISTS = (list, tuple)
+"""How a list may come: from JSON, or from a model that was not yet written as JSON."""
+
 MODELS = _models()
 """Event name to its model."""
 
@@ -39,11 +42,15 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A resolved path. `list_at` is how many of its parts lead to a list of objects, or None if there is none."""
+    """A resolved path. `list_at` is how many of its parts lead to a list of objects, or None if there is none.
+
+    `plural`: what stands at its end is a list.
+    """
 
     parts: tuple[str, ...]
     default: Any
     list_at: int | None
+    plural: bool = False
 
     @property
     def path(self) -> str:
@@ -70,13 +77,13 @@ def resolve(path: str, event_names: list[str]) -> Field:
     if len({field.list_at for field in fields}) > 1:
         raise FieldError(f"{path} is a list in some of {', '.join(event_names)} and not in others")
     first = fields.pop()
-    return first if not fields else Field(parts, None, first.list_at)
+    return first if not fields else Field(parts, None, first.list_at, first.plural)
 
 
 def _resolve(parts: tuple[str, ...], model: type[BaseModel], event_name: str) -> Field:
     kind: Any = model
     default: Any = None
-    list_at = None
+    list_at, is_list = None, False
     for place, part in enumerate(parts):
         if kind is _FREE:
             return Field(parts, None, list_at)
@@ -92,7 +99,7 @@ def _resolve(parts: tuple[str, ...], model: type[BaseModel], event_name: str) ->
             if list_at is not None:
                 raise FieldError(f"{'.'.join(parts)} goes through two lists")
             list_at = place + 1
-    return Field(parts, default if isinstance(default, bool | int | str) else None, list_at)
+    return Field(parts, default if isinstance(default, bool | int | str) else None, list_at, is_list)
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:

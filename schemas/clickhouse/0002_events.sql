@@ -1,6 +1,6 @@
--- One row an event, whatever was delivered how often. Key and partition are functions of the id alone, so that a repeated
--- event meets its first copy in every case; the partition is the month that the UUIDv7 carries, and ids whose month is not
--- plausible (a producer's clock was wrong) share partition 0. Retention counts from the log time, which no producer sets.
+-- One row an event, however often it was delivered. Key and partition are functions of the id alone, so that a repeated event
+-- always meets its first copy; the partition is the month in the UUIDv7, and ids whose month is not plausible (a producer's
+-- clock was wrong) share partition 0. Retention counts from the log time, which no producer sets.
 CREATE TABLE IF NOT EXISTS events_raw
 (
     _topic LowCardinality(String),
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS events_raw
     producer_epoch UInt64 CODEC(ZSTD(1)),
     producer_seq UInt64 CODEC(Delta(8), ZSTD(1)),
     severity LowCardinality(String),
-    labels Map(LowCardinality(String), String),
+    labels Map(LowCardinality(String), String) CODEC(ZSTD(1)),
     call_id String CODEC(ZSTD(1)),
     tool_name LowCardinality(String),
     tool_source LowCardinality(String),
@@ -73,60 +73,32 @@ SETTINGS ttl_only_drop_parts = 1, min_bytes_for_wide_part = 134217728;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS events_mv TO events_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.tenant_id AS tenant_id,
-    event.event_id AS event_id,
-    event.event_name AS event_name,
-    event.event_version AS event_version,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS timestamp,
-    parseDateTime64BestEffortOrNull(event.observed_at, 6, 'UTC') AS observed_at,
-    event.trace_id AS trace_id,
-    event.span_id AS span_id,
-    event.parent_span_id AS parent_span_id,
-    event.workspace_id AS workspace_id,
-    event.user_id_hash AS user_id_hash,
-    event.agent_runtime AS agent_runtime,
-    event.agent_version AS agent_version,
-    event.agent_id AS agent_id,
-    event.agent_role AS agent_role,
-    event.session_id AS session_id,
-    event.root_session_id AS root_session_id,
-    event.parent_session_id AS parent_session_id,
-    event.session_key AS session_key,
-    event.turn_id AS turn_id,
-    event.run_id AS run_id,
-    event.model_call_id AS model_call_id,
-    event.source_adapter AS source_adapter,
-    event.source_event_name AS source_event_name,
-    event.producer.id AS producer_id,
-    event.producer.epoch AS producer_epoch,
-    event.producer.seq AS producer_seq,
-    event.severity AS severity,
-    event.labels AS labels,
-    event.call_id AS call_id,
-    event.tool_name AS tool_name,
-    event.tool_source AS tool_source,
-    if(event.mcp_server != '', event.mcp_server, event.mcp.server_name) AS mcp_server,
-    event.mcp.tool_name AS mcp_tool,
-    event.operation_id AS operation_id,
-    event.method AS method,
-    event.status AS status,
-    event.outcome AS outcome,
-    event.outcome_evidence AS outcome_evidence,
-    event.duration_ms AS duration_ms,
-    event.error.type AS error_type,
-    if(event.error.message_summary != '', event.error.message_summary, event.protocol_error.message_summary)
-        AS error_message,
-    event.reason AS reason,
-    event.facts.commands AS commands,
-    event.facts.paths AS paths,
-    event.facts.hosts AS hosts,
-    event.facts.secret_kinds AS secret_kinds,
-    event.facts.fingerprints AS fingerprints,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.tool.call') OR endsWith(_topic, 'agenttrace.mcp.rpc')
-   OR endsWith(_topic, 'agenttrace.agent.activity') OR endsWith(_topic, 'agenttrace.policy.decision');
+    _topic, _partition, _offset, _log_time, e.tenant_id AS tenant_id, e.event_id AS event_id, e.event_name AS event_name,
+    e.event_version AS event_version, at AS timestamp,
+    parseDateTime64BestEffortOrNull(e.observed_at, 6, 'UTC') AS observed_at,
+    e.trace_id AS trace_id, e.span_id AS span_id, e.parent_span_id AS parent_span_id, e.workspace_id AS workspace_id,
+    e.user_id_hash AS user_id_hash, e.agent_runtime AS agent_runtime, e.agent_version AS agent_version,
+    e.agent_id AS agent_id, e.agent_role AS agent_role,
+    e.session_id AS session_id, e.root_session_id AS root_session_id, e.parent_session_id AS parent_session_id,
+    e.session_key AS session_key, e.turn_id AS turn_id, e.run_id AS run_id, e.model_call_id AS model_call_id,
+    e.source_adapter AS source_adapter, e.source_event_name AS source_event_name, e.producer.id AS producer_id,
+    e.producer.epoch AS producer_epoch, e.producer.seq AS producer_seq,
+    e.severity AS severity, e.labels AS labels, e.call_id AS call_id, e.tool_name AS tool_name,
+    e.tool_source AS tool_source,
+    if(e.mcp_server != '', e.mcp_server, e.mcp.server_name) AS mcp_server,
+    e.mcp.tool_name AS mcp_tool,
+    e.operation_id AS operation_id, e.method AS method, e.status AS status, e.outcome AS outcome,
+    e.outcome_evidence AS outcome_evidence, e.duration_ms AS duration_ms,
+    e.error.type AS error_type,
+    if(e.error.message_summary != '', e.error.message_summary, e.protocol_error.message_summary) AS error_message,
+    if(e.event_name LIKE 'tool.call.%', e.cause, e.reason) AS reason,
+    e.facts.commands AS commands,
+    e.facts.paths AS paths,
+    e.facts.hosts AS hosts,
+    e.facts.secret_kinds AS secret_kinds,
+    e.facts.fingerprints AS fingerprints,
+    payload
+FROM decoded_events;
 
 -- What the pipelines say about calls that did not end. Its ids are UUIDv5 and its records evolve, hence a table of its own.
 CREATE TABLE IF NOT EXISTS derived_calls_raw
@@ -141,11 +113,12 @@ CREATE TABLE IF NOT EXISTS derived_calls_raw
     state LowCardinality(String),
     tenant_id LowCardinality(String),
     event_name LowCardinality(String),
-    timestamp DateTime64(6, 'UTC'),
+    timestamp DateTime64(6, 'UTC') CODEC(Delta(8), ZSTD(1)),
     trace_id String CODEC(ZSTD(1)),
     span_id String CODEC(ZSTD(1)),
     agent_runtime LowCardinality(String),
     agent_id String CODEC(ZSTD(1)),
+    agent_role LowCardinality(String),
     session_id String CODEC(ZSTD(1)),
     root_session_id String CODEC(ZSTD(1)),
     turn_id String CODEC(ZSTD(1)),
@@ -161,7 +134,7 @@ CREATE TABLE IF NOT EXISTS derived_calls_raw
     ttl_ms Nullable(UInt64),
     outcome LowCardinality(String),
     maybe_blocked Bool,
-    cause String,
+    cause String CODEC(ZSTD(1)),
     payload String CODEC(ZSTD(1)),
     INDEX by_session session_id TYPE bloom_filter(0.01),
     INDEX by_call call_id TYPE bloom_filter(0.01)
@@ -173,39 +146,20 @@ SETTINGS min_bytes_for_wide_part = 134217728;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS derived_calls_mv TO derived_calls_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.event_id AS event_id,
-    event.version AS version,
-    event.retracted AS retracted,
-    if(event.state = '', 'complete', event.state) AS state,
-    event.tenant_id AS tenant_id,
-    event.event_name AS event_name,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS timestamp,
-    event.trace_id AS trace_id,
-    event.span_id AS span_id,
-    event.agent_runtime AS agent_runtime,
-    event.agent_id AS agent_id,
-    event.session_id AS session_id,
-    event.root_session_id AS root_session_id,
-    event.turn_id AS turn_id,
-    event.run_id AS run_id,
-    event.severity AS severity,
-    event.call_id AS call_id,
-    event.tool_name AS tool_name,
-    event.tool_source AS tool_source,
-    event.mcp.server_name AS mcp_server,
-    event.mcp.tool_name AS mcp_tool,
-    parseDateTime64BestEffortOrNull(event.started_at, 6, 'UTC') AS started_at,
-    parseDateTime64BestEffortOrNull(event.deadline, 6, 'UTC') AS deadline,
-    event.ttl_ms AS ttl_ms,
-    event.outcome AS outcome,
-    event.maybe_blocked AS maybe_blocked,
-    event.cause AS cause,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.tool.call.derived');
+    _topic, _partition, _offset, _log_time, e.event_id AS event_id, e.version AS version, e.retracted AS retracted,
+    if(e.state = '', 'complete', e.state) AS state, e.tenant_id AS tenant_id, e.event_name AS event_name, at AS timestamp,
+    e.trace_id AS trace_id,
+    e.span_id AS span_id, e.agent_runtime AS agent_runtime, e.agent_id AS agent_id, e.agent_role AS agent_role,
+    e.session_id AS session_id, e.root_session_id AS root_session_id, e.turn_id AS turn_id, e.run_id AS run_id,
+    e.severity AS severity, e.call_id AS call_id,
+    e.tool_name AS tool_name, e.tool_source AS tool_source, e.mcp.server_name AS mcp_server, e.mcp.tool_name AS mcp_tool,
+    parseDateTime64BestEffortOrNull(e.started_at, 6, 'UTC') AS started_at,
+    parseDateTime64BestEffortOrNull(e.deadline, 6, 'UTC') AS deadline, e.ttl_ms AS ttl_ms,
+    e.outcome AS outcome, e.maybe_blocked AS maybe_blocked, e.cause AS cause, payload
+FROM decoded_derived
+WHERE e.event_name IN ('tool.call.timed_out', 'tool.call.abandoned');
 
--- Everything that happened or was inferred to have happened, each once.
+-- Everything that happened, and what was inferred, each once.
 CREATE OR REPLACE VIEW events AS
 SELECT *
 FROM events_raw FINAL
@@ -213,7 +167,7 @@ UNION ALL
 SELECT
     _topic, _partition, _offset, _log_time, tenant_id, event_id, event_name, '1.0' AS event_version, timestamp,
     NULL AS observed_at, trace_id, span_id, '' AS parent_span_id, '' AS workspace_id, '' AS user_id_hash,
-    agent_runtime, '' AS agent_version, agent_id, '' AS agent_role, session_id, root_session_id, '' AS parent_session_id,
+    agent_runtime, '' AS agent_version, agent_id, agent_role, session_id, root_session_id, '' AS parent_session_id,
     '' AS session_key, turn_id, run_id, '' AS model_call_id, '' AS source_adapter, '' AS source_event_name,
     '' AS producer_id, 0 AS producer_epoch, 0 AS producer_seq, severity, map() AS labels, call_id, tool_name, tool_source,
     mcp_server, mcp_tool, '' AS operation_id, '' AS method, '' AS status, outcome, 'inferred' AS outcome_evidence,

@@ -34,26 +34,13 @@ SETTINGS ttl_only_drop_parts = 1;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS policy_decisions_mv TO policy_decisions_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.tenant_id AS tenant_id,
-    event.event_id AS event_id,
-    event.decision_id AS decision_id,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS decided_at,
-    event.call_id AS call_id,
-    event.trace_id AS trace_id,
-    event.session_id AS session_id,
-    event.root_session_id AS root_session_id,
-    event.agent_runtime AS agent_runtime,
-    event.agent_id AS agent_id,
-    event.agent_role AS agent_role,
-    event.policy_id AS policy_id,
-    event.decision AS decision,
-    if(event.mode = '', 'shadow', event.mode) AS mode,
-    event.reason AS reason,
-    event.risk_level AS risk_level,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.policy.decision');
+    _topic, _partition, _offset, _log_time, e.tenant_id AS tenant_id, e.event_id AS event_id, e.decision_id AS decision_id,
+    at AS decided_at, e.call_id AS call_id, e.trace_id AS trace_id,
+    e.session_id AS session_id, e.root_session_id AS root_session_id, e.agent_runtime AS agent_runtime,
+    e.agent_id AS agent_id, e.agent_role AS agent_role, e.policy_id AS policy_id, e.decision AS decision,
+    if(e.mode = '', 'shadow', e.mode) AS mode, e.reason AS reason, e.risk_level AS risk_level, payload
+FROM decoded_events
+WHERE e.event_name = 'policy.decision.created';
 
 CREATE OR REPLACE VIEW policy_decisions AS
 SELECT *
@@ -66,7 +53,7 @@ CREATE TABLE IF NOT EXISTS finding_status_raw
     _topic LowCardinality(String),
     _partition Int32,
     _offset Int64,
-    _log_time DateTime64(3, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    _log_time DateTime64(3, 'UTC'),
     finding_id String CODEC(ZSTD(1)),
     event_id String CODEC(ZSTD(1)),
     version UInt64,
@@ -74,7 +61,7 @@ CREATE TABLE IF NOT EXISTS finding_status_raw
     decided_at DateTime64(6, 'UTC'),
     status LowCardinality(String),
     note String CODEC(ZSTD(1)),
-    decided_by String,
+    decided_by String CODEC(ZSTD(1)),
     payload String CODEC(ZSTD(1))
 )
 ENGINE = ReplacingMergeTree(version)
@@ -83,21 +70,15 @@ TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS finding_status_mv TO finding_status_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.finding_id AS finding_id,
-    event.event_id AS event_id,
-    event.version AS version,
-    event.tenant_id AS tenant_id,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS decided_at,
-    event.status AS status,
-    event.note AS note,
-    event.by AS decided_by,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.finding.status');
+    _topic, _partition, _offset, _log_time, e.finding_id AS finding_id, e.event_id AS event_id, e.version AS version,
+    e.tenant_id AS tenant_id, at AS decided_at, e.status AS status, e.note AS note,
+    `e.by` AS decided_by, payload
+FROM decoded_derived
+WHERE e.event_name = 'finding.status.changed';
 
 CREATE OR REPLACE VIEW finding_status_history AS
-SELECT * FROM finding_status_raw FINAL;
+SELECT *
+FROM finding_status_raw FINAL;
 
 CREATE OR REPLACE VIEW finding_status AS
 SELECT *
@@ -125,7 +106,6 @@ CREATE TABLE IF NOT EXISTS risk_findings_raw
     session_id String CODEC(ZSTD(1)),
     root_session_id String CODEC(ZSTD(1)),
     trace_id String CODEC(ZSTD(1)),
-    call_id String CODEC(ZSTD(1)),
     mcp_server LowCardinality(String),
     tool_name LowCardinality(String),
     severity LowCardinality(String),
@@ -142,7 +122,7 @@ CREATE TABLE IF NOT EXISTS risk_findings_raw
     first_seen DateTime64(6, 'UTC'),
     last_seen DateTime64(6, 'UTC'),
     evidence Array(Tuple(event_id String, event_name String, topic String, partition Int32, offset Int64,
-        timestamp String, call_id String)) CODEC(ZSTD(1)),
+        timestamp DateTime64(6, 'UTC'), call_id String)) CODEC(ZSTD(1)),
     evidence_count UInt32,
     overflow Bool,
     score Float64,
@@ -159,46 +139,21 @@ TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS risk_findings_mv TO risk_findings_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.finding_id AS finding_id,
-    event.version AS version,
-    event.retracted AS retracted,
-    if(event.state = '', 'complete', event.state) AS state,
-    event.tenant_id AS tenant_id,
-    event.event_id AS event_id,
-    event.event_name AS event_name,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS timestamp,
-    event.agent_runtime AS agent_runtime,
-    event.agent_id AS agent_id,
-    event.agent_role AS agent_role,
-    event.session_id AS session_id,
-    event.root_session_id AS root_session_id,
-    event.trace_id AS trace_id,
-    event.call_id AS call_id,
-    event.mcp_server AS mcp_server,
-    event.tool_name AS tool_name,
-    event.severity AS severity,
-    event.risk AS risk,
-    event.title AS title,
-    event.description AS description,
-    event.rule.id AS rule_id,
-    event.rule.version AS rule_version,
-    event.rule.pack_hash AS rule_pack_hash,
-    event.group_by AS group_by,
-    event.group AS group_value,
-    event.tags AS tags,
-    event.actions AS actions,
-    ifNull(parseDateTime64BestEffortOrNull(event.first_seen, 6, 'UTC'), timestamp) AS first_seen,
-    ifNull(parseDateTime64BestEffortOrNull(event.last_seen, 6, 'UTC'), timestamp) AS last_seen,
-    event.evidence AS evidence,
-    event.evidence_count AS evidence_count,
-    event.overflow AS overflow,
-    event.score AS score,
-    event.score_parts AS score_parts,
-    event.policy_action AS policy_action,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.risk.finding');
+    _topic, _partition, _offset, _log_time, e.finding_id AS finding_id, e.version AS version, e.retracted AS retracted,
+    if(e.state = '', 'complete', e.state) AS state, e.tenant_id AS tenant_id, e.event_id AS event_id,
+    e.event_name AS event_name,
+    at AS timestamp, e.agent_runtime AS agent_runtime, e.agent_id AS agent_id, e.agent_role AS agent_role,
+    e.session_id AS session_id, e.root_session_id AS root_session_id, e.trace_id AS trace_id, e.mcp_server AS mcp_server,
+    e.tool_name AS tool_name,
+    e.severity AS severity, e.risk AS risk, e.title AS title, e.description AS description, e.rule.id AS rule_id,
+    e.rule.version AS rule_version,
+    e.rule.pack_hash AS rule_pack_hash, e.group_by AS group_by, `e.group` AS group_value, e.tags AS tags,
+    e.actions AS actions, ifNull(parseDateTime64BestEffortOrNull(e.first_seen, 6, 'UTC'), at) AS first_seen,
+    ifNull(parseDateTime64BestEffortOrNull(e.last_seen, 6, 'UTC'), at) AS last_seen, e.evidence AS evidence,
+    e.evidence_count AS evidence_count, e.overflow AS overflow, e.score AS score, e.score_parts AS score_parts,
+    e.policy_action AS policy_action, payload
+FROM decoded_derived
+WHERE e.event_name IN ('risk.finding.created', 'risk.finding.updated');
 
 CREATE OR REPLACE VIEW risk_findings AS
 SELECT
@@ -225,12 +180,13 @@ ORDER BY finding_id
 TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS risk_findings_ocsf_mv TO risk_findings_ocsf_raw AS
-SELECT _topic, _partition, _offset, _log_time, event.finding_info.uid AS finding_id, value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.risk.finding.ocsf');
+SELECT _topic, _partition, _offset, _log_time, e.finding_info.uid AS finding_id, payload
+FROM decoded_derived
+WHERE e.event_name = '' AND e.finding_info.uid != '';
 
 CREATE OR REPLACE VIEW risk_findings_ocsf AS
-SELECT * FROM risk_findings_ocsf_raw FINAL;
+SELECT *
+FROM risk_findings_ocsf_raw FINAL;
 
 CREATE TABLE IF NOT EXISTS alerts_raw
 (
@@ -259,23 +215,12 @@ TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS alerts_mv TO alerts_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.alert_id AS alert_id,
-    event.version AS version,
-    event.retracted AS retracted,
-    event.tenant_id AS tenant_id,
-    event.event_id AS event_id,
-    event.event_name AS event_name,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS timestamp,
-    event.finding_id AS finding_id,
-    event.session_id AS session_id,
-    event.agent_runtime AS agent_runtime,
-    event.severity AS severity,
-    event.title AS title,
-    event.summary AS summary,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.alert');
+    _topic, _partition, _offset, _log_time, e.alert_id AS alert_id, e.version AS version, e.retracted AS retracted,
+    e.tenant_id AS tenant_id, e.event_id AS event_id, e.event_name AS event_name, at AS timestamp,
+    e.finding_id AS finding_id, e.session_id AS session_id, e.agent_runtime AS agent_runtime, e.severity AS severity,
+    e.title AS title, e.summary AS summary, payload
+FROM decoded_derived
+WHERE e.event_name IN ('alert.raised', 'alert.resolved');
 
 CREATE OR REPLACE VIEW alerts AS
 SELECT *, event_name = 'alert.resolved' AS resolved
@@ -295,12 +240,11 @@ CREATE TABLE IF NOT EXISTS trace_links_raw
     timestamp DateTime64(6, 'UTC'),
     call_id String CODEC(ZSTD(1)),
     operation_id String CODEC(ZSTD(1)),
-    method LowCardinality(String),
+    method LowCardinality(String) COMMENT 'how the two sides were matched',
     confidence Float64,
     trace_id String CODEC(ZSTD(1)),
     session_id String CODEC(ZSTD(1)),
     agent_runtime LowCardinality(String),
-    mcp_server LowCardinality(String),
     payload String CODEC(ZSTD(1)),
     INDEX by_call call_id TYPE bloom_filter(0.01),
     INDEX by_operation operation_id TYPE bloom_filter(0.01)
@@ -309,26 +253,16 @@ ENGINE = ReplacingMergeTree(version)
 ORDER BY event_id
 TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
--- `method` of a link says how the two sides were matched.
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_links_mv TO trace_links_raw AS
 SELECT
-    _topic, _partition, _offset, _log_time,
-    event.event_id AS event_id,
-    event.version AS version,
-    event.retracted AS retracted,
-    event.tenant_id AS tenant_id,
-    ifNull(parseDateTime64BestEffortOrNull(event.timestamp, 6, 'UTC'), _log_time) AS timestamp,
-    event.call_id AS call_id,
-    event.operation_id AS operation_id,
-    event.method AS method,
-    event.confidence AS confidence,
-    event.trace_id AS trace_id,
-    event.session_id AS session_id,
-    event.agent_runtime AS agent_runtime,
-    event.mcp_server AS mcp_server,
-    value AS payload
-FROM ingest
-WHERE endsWith(_topic, 'agenttrace.trace.link');
+    _topic, _partition, _offset, _log_time, e.event_id AS event_id, e.version AS version, e.retracted AS retracted,
+    e.tenant_id AS tenant_id, at AS timestamp, e.call_id AS call_id, e.operation_id AS operation_id, e.method AS method,
+    e.confidence AS confidence, e.trace_id AS trace_id, e.session_id AS session_id, e.agent_runtime AS agent_runtime,
+    payload
+FROM decoded_derived
+WHERE e.event_name = 'trace.link.created';
 
 CREATE OR REPLACE VIEW trace_links AS
-SELECT * FROM trace_links_raw FINAL WHERE NOT retracted;
+SELECT *
+FROM trace_links_raw FINAL
+WHERE NOT retracted;

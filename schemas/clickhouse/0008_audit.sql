@@ -1,6 +1,6 @@
--- The audit trail of MCP calls and its daily statistics: which role, in which session and incident, called which tool of which
--- provider, how long it took and whether it worked. A call that hook and proxy both saw is one row, the hook's; a call that only
--- the wire saw is here too. Both are views, since sums kept by insert would count a replayed record twice.
+-- The audit trail of MCP calls and its daily statistics: which role, in which session and for which incident, called which tool of
+-- which provider, how long it took, whether it worked. A call that hook and wire both saw is one row, the hook's; one that only
+-- the wire saw is here too. Both are views: sums kept at insert would count a replayed record twice.
 CREATE OR REPLACE VIEW mcp_audit_log AS
 SELECT
     tenant_id, first_at AS at, leftUTF8(labels['incident_id'], 64) AS incident_id, agent_runtime, agent_role, agent_id,
@@ -13,13 +13,13 @@ FROM tool_calls
 WHERE mcp_server != '' AND NOT wrapper
 UNION ALL
 SELECT
-    tenant_id, first_at, leftUTF8(labels['incident_id'], 64), agent_runtime, agent_role, agent_id,
-    session_id, labels['flywheel_node'], mcp_server,
-    tool_name, 'wire', '', operation_id, trace_id,
-    request_summary, response_summary, arguments_hash, duration_ms,
-    NOT failed,
-    status, multiIf(failed IS NULL, '', failed, 'error', 'ok'), if(error_code IS NULL, '', toString(error_code)),
-    error_message, _log_time, _topic, _partition, _offset
+    tenant_id, first_at AS at, leftUTF8(labels['incident_id'], 64) AS incident_id, agent_runtime, agent_role, agent_id,
+    session_id, labels['flywheel_node'] AS flywheel_node, mcp_server AS provider,
+    tool_name, 'wire' AS seen_by, '' AS call_id, operation_id, trace_id,
+    request_summary AS input_summary, response_summary AS output_summary, arguments_hash AS input_hash,
+    duration_ms AS latency_ms, NOT failed AS success,
+    status, multiIf(failed IS NULL, '', failed, 'error', 'ok') AS outcome,
+    if(error_code IS NULL, '', toString(error_code)) AS error_type, error_message, _log_time, _topic, _partition, _offset
 FROM mcp_rpc_calls
 WHERE method = 'tools/call' AND parent_call_id = '' AND operation_id NOT IN (SELECT operation_id FROM trace_links);
 

@@ -70,6 +70,10 @@ class Hook:
         value = self.value("tool_input")
         return {} if value is None else value
 
+    def same_input(self, call: Call, asked: Any) -> bool:
+        """Whether the call had this input; never where hashes of inputs are not kept."""
+        return call.input_hash is not None and call.input_hash == self.ctx.content(asked).hash
+
     def output(self, name: str) -> Content | None:
         """Any JSON value as content that a model or tool gave."""
         value = self.value(name)
@@ -169,9 +173,9 @@ def end(
 def _is_repeated_start(hook: Hook, call: Call | None, tool: Tool, asked: Any) -> bool:
     if call is None or call.ended or not call.started or call.synthetic_start:
         return False
-    if call.tool_name != hook.ctx.ident(tool.name) or call.input_hash != hook.ctx.content(asked).hash:
+    if abs(hook.ctx.happened_ms - from_rfc3339(call.timestamp)) > REPEAT_MS:
         return False
-    return abs(hook.ctx.happened_ms - from_rfc3339(call.timestamp)) <= REPEAT_MS
+    return call.tool_name == hook.ctx.ident(tool.name) and hook.same_input(call, asked)
 
 
 def _is_repeated_end(hook: Hook, call: Call | None, ran_with: Any) -> bool:
@@ -181,7 +185,7 @@ def _is_repeated_end(hook: Hook, call: Call | None, ran_with: Any) -> bool:
         and call.started
         and call.ended
         and call.end_hook == hook.ctx.ident(hook.name)
-        and call.input_hash == hook.ctx.content(ran_with).hash
+        and hook.same_input(call, ran_with)
     )
 
 
@@ -217,7 +221,7 @@ def request_approval(hook: Hook, tool: Tool, asked: Any, also: Any = None) -> No
     """
     ctx = hook.ctx
     content = ctx.content(asked)
-    hashes = {content.hash} if also is None else {content.hash, ctx.content(also).hash}
+    hashes = {content.hash, None if also is None else ctx.content(also).hash} - {None}
     session, turn = ctx.ident(hook.scope.session_id) or "", ctx.ident(hook.scope.turn_id)
     name = ctx.ident(tool.name)
     running = [call for call in open_calls(hook) if call.tool_name == name]

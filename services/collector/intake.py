@@ -99,14 +99,15 @@ class Intake:
     def events(self, batch: list[Any], now_ms: int) -> list[str | None]:
         """Journal already normalised events (JSON forms). One entry each: None for taken (or a repeat), else why it was refused."""
         answers: list[str | None] = []
-        taken: list[dict[str, Any]] = []
+        taken: dict[str, dict[str, Any]] = {}
         for item in batch:
             problem, event = self._own_or_refuse(item, now_ms)
             answers.append(problem)
             if event is not None:
-                taken.append(event)
-        if taken and self._write(taken):
-            for event in taken:
+                taken.setdefault(event["event_id"], event)
+        written = list(taken.values())
+        if written and self._write(written):
+            for event in written:
                 self.seen.add(event["event_id"])
                 self.calls.apply_json(event)
         self.metrics.events_refused.inc(sum(answer is not None for answer in answers))

@@ -168,7 +168,7 @@ class Collector:
             # sun_path holds 108 bytes; a descriptor of the folder names it in few.
             folder = os.open(settings.socket.parent, os.O_RDONLY | os.O_DIRECTORY)
             path = f"/proc/self/fd/{folder}/{settings.socket.name}"
-        umask = os.umask(0o077)
+        umask = os.umask(0o177)
         try:
             await web.UnixSite(runner, path).start()
         except OSError as error:

@@ -18,7 +18,7 @@ from services.forwarder import protocol
 
 log = logging.getLogger(__name__)
 
-_TORN_AFTER_S = 60.0
+_TORN_AFTER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def read(path: Path) -> Spooled:
 
 
 def torn(spool: Path) -> Iterator[Path]:
-    """Temporary files that their writer left behind; a writer needs milliseconds, so a minute is proof."""
+    """Temporary files that their writer left behind; a writer needs seconds at most, so an hour is proof."""
     deadline = time.time() - _TORN_AFTER_S
     for folder in _folders(spool):
         for path in folder.glob(f"{protocol.SPOOL_TEMPORARY_PREFIX}*"):
@@ -78,21 +78,20 @@ def torn(spool: Path) -> Iterator[Path]:
 def take_drops(spool: Path, receipt: Callable[[str, int, int], None]) -> None:
     """Tell `receipt(runtime, count, bytes)` of each folder's drops, then forget them.
 
-    The file is renamed first, so drops that come meanwhile go to a new one. A crash before the unlink repeats the receipt:
-    a loss may be told twice, never not at all.
+    The file is renamed in one round and read in the next, when no hook can still be appending to it. A crash before the unlink
+    repeats the receipt: a loss may be told twice, never not at all.
     """
     for folder in _folders(spool):
         taken = folder / f"{protocol.SPOOL_DROPPED}.taken"
+        if taken.exists():
+            drops = protocol.parse_dropped(taken.read_bytes())
+            count = len(drops.named) + drops.unnamed
+            if count:
+                receipt(folder.name, count, sum(size for _, size in drops.named))
+            taken.unlink()
         current = folder / protocol.SPOOL_DROPPED
-        if not taken.exists():
-            if not current.exists():
-                continue
+        if current.exists():
             current.replace(taken)
-        drops = protocol.parse_dropped(taken.read_bytes())
-        count = len(drops.named) + drops.unnamed
-        if count:
-            receipt(folder.name, count, sum(size for _, size in drops.named))
-        taken.unlink(missing_ok=True)
 
 
 def _folders(spool: Path) -> list[Path]:

@@ -85,23 +85,19 @@ enter() {
 [ -d "$home" ] || mkdir "$home"
 cd "$home/" && enter spool && enter "$runtime" || give_up
 
-# UUIDv7 (RFC 9562) with the low 16 bits zero: the collector numbers the events of a delivery there.
-# Where date knows no milliseconds, the ids of one second are in no order.
-now=$(date +%s%3N)
-case $now in '' | *[!0-9]*) now=$(date +%s)000 ;; esac
+# The part of the delivery id that is no time: a UUIDv7 (RFC 9562) with the low 16 bits zero, where the collector
+# numbers the events of one delivery.
 if read -r random </proc/sys/kernel/random/uuid; then
     random=${random#*-*-}
     c=${random%%-*}
     random=${random#*-}
-    id=7${c#?}-${random%????}0000
+    random=7${c#?}-${random%????}0000
 else
     set -- $(od -An -N8 -tx1 /dev/urandom)
     [ $# -eq 8 ] || give_up
-    id=7${1#?}$2-8${3#?}$4-$5$6$7${8}0000
+    random=7${1#?}$2-8${3#?}$4-$5$6$7${8}0000
 fi
-time=$(printf %012x "$now")
-id=${time%????}-${time#????????}-$id
-temporary=.tmp.$id
+temporary=.tmp.$random
 
 drop() {
     rm -f "$temporary" "$temporary.fifo" "$temporary.sum"
@@ -119,30 +115,55 @@ drop() {
 # dd with fullblock and not head, which may take more from the pipe than it passes on.
 head="agenttrace-spool/1 pid=$PPID"
 head_bytes=$((${#head} + 1))
+hash=1
 {
     printf '%s\n' "$head"
     dd bs=32768 count=1025 iflag=fullblock
 } >"$temporary"
 status=$?
 
-# One wc for three questions: how long the payload is, and how full the spool (see agenttrace_hook.c). This one is
-# counted in first, so that of many at once none takes the last place twice.
+# How long the payload is, when it came, and how full the spool is (see agenttrace_hook.c). This one is counted in
+# first, so that of many at once none takes the last place twice. GNU stat answers all of it: each process that is
+# started here is a good part of what the agent waits. Where date knows no milliseconds either, they are 000.
 printf ' ' >>.files
 printf '' >>.blocks
 measure() {
-    set -- $(wc -c "$temporary" .files .blocks)
+    set -- $(stat -c '%s %.3Y' "$temporary" .files .blocks)
+    case "$# $2" in
+    6\ *.???) now=${2%.*}${2#*.} ;;
+    *)
+        now=$(date +%s%3N)
+        case $now in '' | *[!0-9]*) now=$(date +%s)000 ;; esac
+        set -- $(wc -c "$temporary" .files .blocks)
+        ;;
+    esac
     size=$1 files=$3 blocks=$5
     payload=$((size - head_bytes))
 }
 measure
 if [ $status -eq 1 ] && [ "$payload" -le 0 ]; then
-    # A dd that does not know fullblock has read nothing.
+    # A dd that does not know fullblock has read nothing. What head may have taken too much is in no hash.
+    hash=
     head -c $((MAX_BODY_BYTES + 32768)) >>"$temporary"
     status=$?
     measure
 fi
+
+time= left=$now
+while [ ${#time} -lt 12 ]; do
+    case $((left & 15)) in
+    10) time=a$time ;; 11) time=b$time ;; 12) time=c$time ;; 13) time=d$time ;; 14) time=e$time ;; 15) time=f$time ;;
+    *) time=$((left & 15))$time ;;
+    esac
+    left=$((left >> 4))
+done
+id=${time%????}-${time#????????}-$random
+
 # 1 is a disk that is full; above 128 a signal cut the reading short, and what came is kept.
-[ $status -ne 1 ] || drop
+if [ $status -eq 1 ]; then
+    cat >/dev/null
+    drop
+fi
 
 if [ "$payload" -gt $MAX_BODY_BYTES ]; then
     whole() {
@@ -150,7 +171,7 @@ if [ "$payload" -gt $MAX_BODY_BYTES ]; then
         cat
     }
     sum=
-    if mkfifo "$temporary.fifo"; then
+    if [ -n "$hash" ] && mkfifo "$temporary.fifo"; then
         { sha256sum || shasum -a 256 || cat >/dev/null; } <"$temporary.fifo" >"$temporary.sum" &
         payload=$(whole | tee "$temporary.fifo" | wc -c)
         wait

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from pipelines.runtime.group import Group
-from pipelines.runtime.port import CanonicalSet, Event, OperatorFactory
+from pipelines.runtime.port import CanonicalSet, Event, OperatorFactory, Out, Record
 from schemas.clock import from_rfc3339, to_rfc3339
 from schemas.identity import derived_id
-from schemas.topics import INPUT_TOPICS, TOPIC_OF_EVENT
+from schemas.topics import INPUT_TOPICS, RISK_FINDING, TOPIC_OF_EVENT
 
 T0 = from_rfc3339("2026-03-01T12:00:00Z")
 
@@ -88,8 +88,9 @@ class MemoryWorker:
         self.rng = rng or Random(0)
         self.group = Group(0, factories)
         upto = dict(log.committed)
-        last = [log.topics[topic][offset - 1].timestamp for topic, offset in upto.items() if offset]
-        since = (min(last) if last else 0) - self.group.horizon_ms
+        last = {topic: log.topics[topic][offset - 1].timestamp for topic, offset in upto.items() if offset}
+        held_back = [last[topic] for topic in last if upto[topic] < len(log.topics[topic])]
+        since = min(held_back or [max(last.values(), default=0)]) - self.group.horizon_ms
         start = {
             topic: sum(record.timestamp < since for record in log.topics[topic][:offset])
             for topic, offset in upto.items()
@@ -99,9 +100,7 @@ class MemoryWorker:
             topic = self.rng.choice(unread)
             begin = self.group.next_offsets[topic]
             self.group.feed(topic, log.topics[topic][begin : min(begin + self.rng.randint(1, 5), upto[topic])])
-            left = [
-                topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < len(log.topics[topic])
-            ]
+            left = [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < len(log.topics[topic])]
             self.group.rebuild_progress(left)
         self.group.end_rebuild(upto)
         self.seen = {topic: len(records) for topic, records in log.topics.items()}
@@ -132,8 +131,10 @@ class MemoryWorker:
             self.log.derived.append((output.topic, orjson.dumps(output.body)))
 
     def commit(self) -> None:
-        """As the broker does: a group's offsets only grow as long as one worker owns them."""
-        self.log.committed = dict(self.group.next_offsets)
+        """Some topics' offsets: each is committed when it happens to be."""
+        for topic, offset in self.group.next_offsets.items():
+            if self.rng.random() < 0.5:
+                self.log.committed[topic] = offset
 
     def drain(self) -> None:
         """Read all that is there, in random batches."""
@@ -194,3 +195,47 @@ def stormy(
     log.wall_ms = T0 + until_ms
     worker.drain()
     return log.canonical()
+
+
+class Pairs:
+    """Test operator: one finding per session with all calls and prompts seen of it, so it needs two topics."""
+
+    name = "pairs"
+    wants = frozenset({"tool.call.started", "user.prompt.submitted", "tool.call.timed_out"})
+    horizon_ms = 3_600_000
+
+    def __init__(self, partition: int) -> None:
+        self.counters: dict[str, int] = {"seen": 0}
+        self._seen: dict[str, set[str]] = {}
+
+    def on_event(self, record: Record, out: Out) -> None:
+        event = record.event
+        if event.get("severity") == "critical":
+            raise RuntimeError(f"an operator's defect, with a piece of the payload: {event['native']}")
+        self.counters["seen"] += 1
+        session = event["session_id"]
+        seen = self._seen.setdefault(session, set())
+        if event.get("retracted"):
+            seen.discard(event["event_id"])
+        else:
+            seen.add(event["event_id"])
+        finding_id = derived_id("finding", session)
+        body = {
+            "event_id": finding_id,
+            "event_version": "1.0",
+            "event_name": "risk.finding.updated",
+            "timestamp": to_rfc3339(T0),
+            "finding_id": finding_id,
+            "group": session,
+            "seen": sorted(seen),
+        }
+        out.put(RISK_FINDING, finding_id, body)
+
+    def on_progress(self, t_ms: int, out: Out) -> None:
+        """Nothing becomes due."""
+
+    def dump(self) -> bytes:
+        return orjson.dumps({session: sorted(seen) for session, seen in self._seen.items()})
+
+    def load(self, state: bytes) -> None:
+        self._seen = {session: set(seen) for session, seen in orjson.loads(state).items()}

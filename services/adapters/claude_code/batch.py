@@ -60,7 +60,7 @@ def _entry(hook: Hook, entry: Mapping[str, Any]) -> str:
     call = hook.ctx.find(hook.key(call_id))
     if call is not None and call.ended and not invalid and call.end_hook in OWN_END:
         return call.call_id
-    if call is not None and call.ended and call.end_hook == hook.name and _same_input(hook, call, asked):
+    if call is not None and call.ended and call.end_hook == hook.name and hook.same_input(call, asked):
         return call.call_id
     if invalid:
         return _refused_unseen(hook, entry, call, asked, said)
@@ -129,10 +129,6 @@ def _refused_unseen(hook: Hook, entry: Mapping[str, Any], call: Call | None, ask
         cause="batch",
     )
     return made.call_id
-
-
-def _same_input(hook: Hook, call: Call, asked: Any) -> bool:
-    return call.input_hash == hook.ctx.content(asked).hash
 
 
 def _tool(hook: Hook, entry: Mapping[str, Any]) -> Tool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from schemas.events import Event, LlmCall, LlmContent, Prompt, Runtime, Session, Subagent, Turn, Usage
-from services.adapters.context import Context, Scope
+from services.adapters.context import MAX_EVENTS, Context, Scope
 from services.adapters.hermes import calls
 from services.adapters.hermes.payload import PLACED, Payload, read
 from services.adapters.hermes.tools import DELEGATE
@@ -174,9 +174,11 @@ def _turn_end(found: Payload) -> None:
 def _close(found: Payload, session: str, turn: str | None, cause: str, *, cancelled: bool = False) -> None:
     context = found.context
     turn = context.ident(turn)
-    for call in context.calls.open_calls(context.ident(session) or ""):
-        if turn is None or call.turn_id == turn:
-            context.end_open(call, "cancelled" if cancelled else "unknown", "inferred", cause, hook=found.hook)
+    calls_open = context.calls.open_calls(context.ident(session) or "")
+    over = [call for call in calls_open if turn is None or call.turn_id == turn]
+    # Bounded, so that the payload's own event always fits into the delivery; the rest times out in the pipelines.
+    for call in over[: MAX_EVENTS // 2]:
+        context.end_open(call, "cancelled" if cancelled else "unknown", "inferred", cause, hook=found.hook)
 
 
 # models

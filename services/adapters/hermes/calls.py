@@ -90,10 +90,9 @@ def after(read: Payload) -> None:
     cwd = _cwd(read, arguments)
     if call is not None and call.started:
         # A hook or middleware may have changed the arguments after pre_tool_call; these are the ones that ran.
-        if context.content(arguments).hash == call.input_hash:
-            arguments = None
-        else:
-            native["arguments_rewritten"] = True
+        same = context.capture.hash(arguments) == call.input_hash
+        native.update({} if same or call.input_hash is None else {"arguments_rewritten": True})
+        arguments = None if same else arguments
     failed = found.outcome in ("error", "timeout", "cancelled", "blocked")
     context.end(
         key,

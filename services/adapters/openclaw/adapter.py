@@ -25,7 +25,7 @@ from schemas.events import (
     Usage,
 )
 from services.adapters.calls import Call
-from services.adapters.context import Context, Scope
+from services.adapters.context import MAX_EVENTS, Context, Scope
 from services.adapters.openclaw import calls
 from services.adapters.openclaw.payload import CTX_FIELDS, PLACED, Payload
 from services.adapters.openclaw.tools import SPAWN
@@ -164,9 +164,10 @@ def _end_inferred(read: Payload, session: str, scope: Scope, cause: str) -> None
 
 
 def _close(read: Payload, session: str, cause: str, *, run_id: str | None = None) -> None:
-    for call in read.context.calls.open_calls(session):
-        if run_id is None or call.run_id == run_id:
-            read.context.end_open(call, "unknown", "inferred", cause, hook=read.hook)
+    found = [call for call in read.context.calls.open_calls(session) if run_id is None or call.run_id == run_id]
+    # Bounded, so that the payload's own event always fits into the delivery; the rest times out in the pipelines.
+    for call in found[: MAX_EVENTS // 2]:
+        read.context.end_open(call, "unknown", "inferred", cause, hook=read.hook)
 
 
 def _session_of(read: Payload, session_key: str | None) -> str | None:

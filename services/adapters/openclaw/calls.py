@@ -100,10 +100,9 @@ def after(read: Payload) -> None:
     )
     if told and call is not None:
         # before_tool_call saw the parameters before other plugins rewrote them; these are the ones that ran.
-        if context.content(params).hash == call.input_hash:
-            params = None
-        else:
-            native["params_rewritten"] = True
+        same = context.capture.hash(params) == call.input_hash
+        native.update({} if same or call.input_hash is None else {"params_rewritten": True})
+        params = None if same else params
     failed = found.outcome in ("error", "timeout", "cancelled", "blocked")
     context.end(
         key,

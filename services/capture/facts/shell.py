@@ -57,7 +57,9 @@ _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_STRING = re.compile(r"\\([$`\"\\]|\n)")
 _ANSI = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _ANSI_CHARS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
-_LEAVES = frozenset(("word", "number", "string_content", "raw_string", "variable_name", "comment", "heredoc_start", "heredoc_end"))
+_LEAVES = frozenset(
+    ("word", "number", "string_content", "raw_string", "variable_name", "comment", "heredoc_start", "heredoc_end")
+)
 
 
 class _Slot:
@@ -147,7 +149,11 @@ class _Reader:
 
     def _redirected(self, node: Node, task: _Task) -> None:
         # All share one slot: the body's last command is what redirections apply to and what a here-document's own pipe reads.
-        tasks = [_Task(c, task.feed, task.out, task.into, c.type.endswith("_redirect")) for c in node.children if c.child_count]
+        tasks = [
+            _Task(c, task.feed, task.out, task.into, c.type.endswith("_redirect"))
+            for c in node.children
+            if c.child_count
+        ]
         self._stack.extend(reversed(tasks))
 
     def _redirect(self, node: Node, task: _Task) -> None:

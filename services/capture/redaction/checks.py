@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 
-from publicsuffixlist import PublicSuffixList  # type: ignore[import-untyped]
+from publicsuffixlist import PublicSuffixList
 
 
 def entropy(value: bytes) -> float:

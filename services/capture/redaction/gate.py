@@ -10,16 +10,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import hyperscan as hs  # type: ignore[import-untyped]
+import hyperscan as hs
 
 from schemas.errors import UserError
 from services.capture.redaction.rules import Rule
 
 # Not secrets, but signs that one may hide behind an encoding. Five groups of base64 that decode to printable ASCII, or twelve
 # such hex pairs, do not come about by chance; a run's alignment follows from where the pattern matches.
-BASE64_SHAPE = (
-    rb"(?:[I-Za-f][CDEFGHSTUVWXijklmnyz0123][AEIMQUYcgkosw048BFJNRVZdhlptx159][A-Za-z0-9+/_\-]){5}"
-)
+BASE64_SHAPE = rb"(?:[I-Za-f][CDEFGHSTUVWXijklmnyz0123][AEIMQUYcgkosw048BFJNRVZdhlptx159][A-Za-z0-9+/_\-]){5}"
 HEX_SHAPE = rb"(?:[2-7][0-9A-Fa-f][ :]?){12}"
 ESCAPE, PERCENT, BASE64, HEX = -1, -2, -3, -4
 _SIGNS = (
@@ -42,8 +40,12 @@ class Gate:
         self._databases: list[tuple[Any, tuple[int, ...]]] = []
         for name in DATABASES:
             once = hs.HS_FLAG_SINGLEMATCH
-            entries = [(i, r.gate, 0 if r.spec.window else once) for i, r in enumerate(rules) if r.spec.database == name]
-            entries += [(sign, pattern, once if sign == ESCAPE else 0) for sign, where, pattern in _SIGNS if where == name]
+            entries = [
+                (i, r.gate, 0 if r.spec.window else once) for i, r in enumerate(rules) if r.spec.database == name
+            ]
+            entries += [
+                (sign, pattern, once if sign == ESCAPE else 0) for sign, where, pattern in _SIGNS if where == name
+            ]
             if not entries:
                 continue
             database = hs.Database(mode=hs.HS_MODE_BLOCK)

@@ -51,13 +51,48 @@ _ENDS: dict[tuple[str, ...], Name] = {
     )
     for words in names.split("|")
 }
+_SINGLE = frozenset(words[0] for words in _ENDS if len(words) == 1)
 _LONGEST = max(map(len, _ENDS))
 # Words that may follow the secret word without changing what the value is: API_KEY_PROD, TOKEN_2, password_base64.
 _TAILS = frozenset(
-    "value val base64 b64 raw text plain plaintext string str prod production staging stage dev development test live old new prev"
-    " previous current backup primary secondary default main override env hash encoded".split()
+    [
+        "value",
+        "val",
+        "base64",
+        "b64",
+        "raw",
+        "text",
+        "plain",
+        "plaintext",
+        "string",
+        "str",
+        "prod",
+        "production",
+        "staging",
+        "stage",
+        "dev",
+        "development",
+        "test",
+        "live",
+        "old",
+        "new",
+        "prev",
+        "previous",
+        "current",
+        "backup",
+        "primary",
+        "secondary",
+        "default",
+        "main",
+        "override",
+        "env",
+        "hash",
+        "encoded",
+    ]
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
+_JOINED = re.compile(r"([a-z]{2,})(password|passwd|passphrase|pass|pwd|secret|token|apikey|credentials?)\Z")
+_UNJOINED = frozenset(("bypass", "compass", "overpass", "trespass", "surpass"))
 _MAX_NAME = 120
 
 
@@ -71,6 +106,11 @@ def name_of(key: str) -> Name | None:
     words = [w.lower() for w in _WORD.findall(key)]
     while words and (words[-1] in _TAILS or words[-1].isdecimal()):
         words.pop()
+    if words:
+        # Written together: dbpassword, requirepass, clientsecret.
+        joined = _JOINED.match(words[-1])
+        if joined is not None and words[-1] not in _UNJOINED and words[-1] not in _SINGLE:
+            words[-1:] = joined.groups()
     for size in range(min(_LONGEST, len(words)), 0, -1):
         found = _ENDS.get(tuple(words[-size:]))
         if found is not None:
@@ -87,7 +127,7 @@ _NOTHING = re.compile(
     | object|array|text|char|varchar|bearer|basic|digest|negotiate|change[_-]?(?:me|it)|prompt|stdin|env|file|plain|wrong|invalid
     | incorrect|missing|expired|denied|failed|ok|error|valid|mismatch|not_set|self|this|cls|me
     | \[?redacted\]? | (.)\1* | [x*.•_\-]+ | \#.*
-    | <.*> | \$.* | %[a-z_]+%? | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)
+    | (?:none|null|true|false|undefined)\W.* | <.*> | \$.* | %[a-z_]+%? | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)
     | your[\-_ .].* | my[\-_](?:secret|password|token|key)
     | (?:process\.env|os\.environ|os\.getenv|env|self|this|cls|config|cfg|settings|args|opts|options|secrets|vars?|params?|request|req|data
       |ctx|process|local|module|each)\.[a-z_.$\[\]"']*
@@ -97,8 +137,59 @@ _NOTHING = re.compile(
     re.DOTALL,
 )
 _STOP = frozenset(
-    "flag option options argument arguments parameter value to is and or for the in if with must from via when file stdin that this"
-    " which will should can not you your a an as on be by are was were it its of at has have does into via using between".split()
+    [
+        "flag",
+        "option",
+        "options",
+        "argument",
+        "arguments",
+        "parameter",
+        "value",
+        "to",
+        "is",
+        "and",
+        "or",
+        "for",
+        "the",
+        "in",
+        "if",
+        "with",
+        "must",
+        "from",
+        "via",
+        "when",
+        "file",
+        "stdin",
+        "that",
+        "this",
+        "which",
+        "will",
+        "should",
+        "can",
+        "not",
+        "you",
+        "your",
+        "a",
+        "an",
+        "as",
+        "on",
+        "be",
+        "by",
+        "are",
+        "was",
+        "were",
+        "it",
+        "its",
+        "of",
+        "at",
+        "has",
+        "have",
+        "does",
+        "into",
+        "via",
+        "using",
+        "between",
+    ]
 )
 _CODE_WORD = re.compile(r"[A-Za-z_$][A-Za-z_$]*(?:\.[A-Za-z_$]+)*[?!]?\Z")
 _CAMEL = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]*)*\Z")
@@ -133,7 +224,7 @@ def plausible(name: Name, key: str, value: str, judge: Judge) -> bool:
     if _PATH.match(value) and name.kind != "cookie":
         return False
     if judge != "strict":
-        return value not in _STOP and not (_CAMEL.match(value) and not key.isupper() and "_" not in key)
+        return value not in _STOP and not (_CAMEL.match(value) and not key.isupper())
     if _CODE_WORD.match(value):
         return len(value) >= 20 and entropy(value.encode()) >= 3.8 and "_" not in value and "." not in value
     return _DIGIT.search(value) is not None or _SYMBOL.search(value) is not None

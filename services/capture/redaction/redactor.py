@@ -6,7 +6,9 @@ import hmac
 import re
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from services.capture.redaction.rules import RulePack
 from services.capture.redaction.scan import Found, Scanner, merge
 
 FINGERPRINT_HEX = 16
+_MAX_SECRETS = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -38,6 +41,15 @@ class Redacted:
         return dict(Counter(f.kind for f in self.findings))
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A value free of known secrets, what was found, and the secrets themselves, for masking what is derived from the value."""
+
+    value: Any
+    findings: tuple[Finding, ...] = ()
+    secrets: dict[bytes, Finding] = field(default_factory=dict, repr=False)
+
+
 def placeholder(kind: str, fingerprint: str) -> str:
     """What stands where a secret stood."""
     return f"‹redacted:{kind}:{fingerprint}›"
@@ -51,6 +63,17 @@ def to_bytes(text: str) -> bytes:
         return _SURROGATE.sub("�", text).encode()
 
 
+@lru_cache(maxsize=1)
+def _default() -> RulePack:
+    return RulePack.default()
+
+
+@lru_cache(maxsize=8)
+def _scanner(rules: RulePack) -> Scanner:
+    # Compiling the gate takes most of a second; all redactors of a process share it.
+    return Scanner(rules)
+
+
 class Redactor:
     """Redaction under one key. Shareable between threads.
 
@@ -61,7 +84,7 @@ class Redactor:
         if len(key) < 16:
             raise ValueError(f"redaction key has {len(key)} bytes; it needs at least 16")
         self._key = key
-        self._scanner = Scanner(rules or RulePack.default())
+        self._scanner = _scanner(rules or _default())
 
     def fingerprint(self, secret: bytes) -> str:
         """First 16 hex digits of HMAC-SHA256(key, secret)."""
@@ -85,27 +108,62 @@ class Redactor:
 
         Key names are context: a string or number under `password` is hidden whatever it looks like. Nesting of any depth.
         """
+        done = self.examine(value)
+        return done.value, done.findings
+
+    def examine(self, value: Any) -> Examined:
+        """As `value`, with the secrets too; those are never to leave the process."""
         if isinstance(value, str):
-            done = self.text(value)
-            return done.text, done.findings
+            raw = to_bytes(value)
+            inside = self._scanner.scan(raw)
+            if not inside:
+                return Examined(value if raw.isascii() or not _SURROGATE.search(value) else raw.decode())
+            here = tuple(self._finding(f) for f in inside)
+            text = _replace(raw, inside, here).decode("utf-8", "replace")
+            return Examined(text, here, {f.secret: n for f, n in zip(inside, here, strict=True)})
         leaves = _Leaves(value)
         found = self._scan_leaves(leaves)
+        return self._replaced(value, leaves, found) if found or leaves.lone_surrogates() else Examined(value)
+
+    def examine_large(self, body: bytes) -> Examined:
+        """Findings of a body too large to rewrite, by windows; its value is None."""
+        findings: list[Finding] = []
+        secrets: dict[bytes, Finding] = {}
+        for f in self._scanner.scan_large(body):
+            finding = secrets.get(f.secret) or self._finding(f)
+            findings.append(finding)
+            if len(secrets) < _MAX_SECRETS:
+                secrets[f.secret] = finding
+        return Examined(None, tuple(findings), secrets)
+
+    def texts(self, value: Any, own: Callable[[str], bool]) -> tuple[Any, tuple[Finding, ...]]:
+        """As `value`, but without names as context, and leaving numbers alone in texts that `own` says are the caller's."""
+        leaves = _Leaves(value)
+        leaves.named.clear()
+        found = {
+            i: kept
+            for i, inside in self._scan_leaves(leaves).items()
+            if (kept := [f for f in inside if f.rank > 1 or not own(leaves.texts[i])])
+        }
         if not found:
             return value, ()
+        done = self._replaced(value, leaves, found)
+        return done.value, done.findings
+
+    def may_hold(self, serialised: bytes) -> bool:
+        """Whether JSON bytes hold a secret that can be seen without taking the JSON apart."""
+        return self._scanner.may_hold(serialised)
+
+    def _replaced(self, value: Any, leaves: _Leaves, found: dict[int, list[Found]]) -> Examined:
         findings: list[Finding] = []
-        texts: dict[int, str] = {}
+        secrets: dict[bytes, Finding] = {}
+        texts = leaves.lone_surrogates()
         for i in sorted(found):
             here = tuple(self._finding(f) for f in found[i])
             findings += here
+            secrets.update((f.secret, n) for f, n in zip(found[i], here, strict=True))
             texts[i] = _replace(to_bytes(leaves.texts[i]), found[i], here).decode("utf-8", "replace")
-        return _rebuild(value, texts), tuple(findings)
-
-    def findings(self, value: Any) -> tuple[Finding, ...]:
-        """What a JSON value holds, without rewriting it."""
-        if isinstance(value, str):
-            return self.scan(to_bytes(value))
-        found = self._scan_leaves(_Leaves(value))
-        return tuple(self._finding(f) for i in sorted(found) for f in found[i])
+        return Examined(_rebuild(value, texts), tuple(findings), secrets)
 
     def _finding(self, f: Found) -> Finding:
         return Finding(f.kind, self.fingerprint(f.secret))
@@ -133,7 +191,11 @@ class Redactor:
 def _by_name(context: str, text: str) -> Found | None:
     """The whole leaf as a finding, if the name it stands under and its looks say so."""
     name = name_of(context)
-    if name is None or "‹redacted:" in text or not plausible(name, context, text, "flag" if context.startswith("-") else "whole"):
+    if (
+        name is None
+        or "‹redacted:" in text
+        or not plausible(name, context, text, "flag" if context.startswith("-") else "whole")
+    ):
         return None
     raw = to_bytes(text)
     return Found(0, len(raw), name.kind, raw, 1)
@@ -179,6 +241,7 @@ class _Leaves:
         self.texts: list[str] = []
         self.lines: list[int] = []
         self.named: dict[int, str] = {}
+        self.odd = False
         texts, lines = self.texts, self.lines
         stack: list[tuple[Any, str | None]] = [(value, None)]
         while stack:
@@ -224,10 +287,16 @@ class _Leaves:
                     elif isinstance(child, (dict, list, tuple)):
                         stack.append((child, None))
 
+    def lone_surrogates(self) -> dict[int, str]:
+        """Texts that could not be written as UTF-8, and what they become."""
+        if not self.odd:
+            return {}
+        return {i: to_bytes(t).decode() for i, t in enumerate(self.texts) if _SURROGATE.search(t)}
+
     def joined(self) -> bytes:
         """All texts as one: siblings of a list as lines, so that a key printed as a list of lines is one key; else NUL between."""
         if not self.lines:
-            return to_bytes("\x00".join(self.texts))
+            return self._bytes("\x00".join(self.texts))
         parts = ["\x00"] * (2 * len(self.texts))
         parts[::2] = self.texts
         previous = -2
@@ -235,7 +304,14 @@ class _Leaves:
             if i == previous + 1:
                 parts[2 * previous + 1] = "\n"
             previous = i
-        return to_bytes("".join(parts))
+        return self._bytes("".join(parts))
+
+    def _bytes(self, text: str) -> bytes:
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            self.odd = True
+            return to_bytes(text)
 
 
 def _rebuild(value: Any, texts: dict[int, str]) -> Any:

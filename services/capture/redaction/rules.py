@@ -132,7 +132,9 @@ class RulePack:
         for name, text in files:
             for rule in _file(name, text):
                 if rule.spec.id in seen:
-                    raise RuleError(f"{_at(name, text, rule.spec.id)}: rule id {rule.spec.id} is already used in {seen[rule.spec.id]}")
+                    raise RuleError(
+                        f"{_at(name, text, rule.spec.id)}: rule id {rule.spec.id} is already used in {seen[rule.spec.id]}"
+                    )
                 seen[rule.spec.id] = name
                 rules.append(rule)
         return cls(tuple(rules))

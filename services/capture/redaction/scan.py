@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from services.capture.redaction import views
 from services.capture.redaction.checks import CHECKS, entropy
-from services.capture.redaction.gate import BASE64, ESCAPE, HEX, PERCENT, Gate
+from services.capture.redaction.gate import BASE64, ESCAPE, PERCENT, Gate
 from services.capture.redaction.keys import Judge, Name, name_of, plausible
 from services.capture.redaction.rules import Rule, RulePack
 
@@ -21,6 +21,9 @@ NEAR = 1024
 WINDOW_BEFORE = 768
 # Below this, one search over all is cheaper than several over windows.
 SHORT = 4096
+# Large texts are read in windows; the overlap is longer than any secret but a private key, which its first line gives away.
+WINDOW = 256 * 1024
+OVERLAP = 16 * 1024
 
 
 class Found(NamedTuple):
@@ -41,7 +44,9 @@ class Scanner:
         self._gate = Gate(pack.rules)
         kinds = "|".join(sorted(pack.kinds | set(NAMED_KINDS), key=len, reverse=True))
         self._placeholder = re.compile(
-            rf"(?:\xe2\x80\xb9|\\+u2039|%E2%80%B9)redacted:(?:{kinds}):[0-9a-f]{{16}}(?:\xe2\x80\xba|\\+u203a|%E2%80%BA)".encode("latin-1")
+            rf"(?:\xe2\x80\xb9|\\+u2039|%E2%80%B9)redacted:(?:{kinds}):[0-9a-f]{{16}}(?:\xe2\x80\xba|\\+u203a|%E2%80%BA)".encode(
+                "latin-1"
+            )
         )
 
     def scan(self, text: bytes) -> list[Found]:
@@ -60,11 +65,27 @@ class Scanner:
             every += fresh
         return merge(every)
 
+    def may_hold(self, serialised: bytes) -> bool:
+        """Whether JSON bytes hold a secret that can be seen without taking the JSON apart."""
+        return bool(self._find(serialised, 0))
+
+    def scan_large(self, text: bytes) -> Iterator[Found]:
+        """As `scan`, window by window, with offsets of the whole; a secret longer than OVERLAP / 2 may be found in part only."""
+        for base in range(0, max(len(text) - OVERLAP, 1), WINDOW - OVERLAP):
+            first = base + OVERLAP // 2 if base else 0
+            last = base + WINDOW - OVERLAP // 2 if base + WINDOW < len(text) else len(text)
+            for f in self.scan(text[base : base + WINDOW]):
+                # Each start lies in exactly one window's own part.
+                if first <= base + f.start < last:
+                    yield f._replace(start=base + f.start, end=base + f.end)
+
     def _find_near(self, text: bytearray, hidden: list[Found]) -> list[Found]:
         """What can be found now within NEAR bytes of what was just hidden; elsewhere nothing changed."""
         places: list[tuple[int, int]] = []
         for f in hidden:
-            start = text.rfind(b"\n", max(f.start - 2 * NEAR, 0), max(f.start - NEAR, 0)) + 1 or max(f.start - 2 * NEAR, 0)
+            start = text.rfind(b"\n", max(f.start - 2 * NEAR, 0), max(f.start - NEAR, 0)) + 1 or max(
+                f.start - 2 * NEAR, 0
+            )
             end = text.find(b"\n", f.end + NEAR, f.end + 2 * NEAR)
             end = min(f.end + 2 * NEAR, len(text)) if end < 0 else end
             if places and start <= places[-1][1]:
@@ -73,7 +94,9 @@ class Scanner:
                 places.append((start, end))
         found: list[Found] = []
         for start, end in places:
-            found += (f._replace(start=f.start + start, end=f.end + start) for f in self._find(bytes(text[start:end]), 0))
+            found += (
+                f._replace(start=f.start + start, end=f.end + start) for f in self._find(bytes(text[start:end]), 0)
+            )
         return found
 
     def _find(self, text: bytes, depth: int) -> list[Found]:
@@ -103,6 +126,10 @@ class Scanner:
             secret = text[start:end]
             kind = spec.kind
             if spec.judge is not None:
+                following = _NEXT_FIELD.search(secret)
+                if following is not None:
+                    end = start + following.start()
+                    secret = text[start:end]
                 named = judged(m.group(1).decode("utf-8", "replace"), secret.decode("utf-8", "replace"), spec.judge)
                 if named is None:
                     continue
@@ -176,12 +203,21 @@ def _blank(m: re.Match[bytes]) -> bytes:
     return bytes(m.end() - m.start())
 
 
-_NOT_MATERIAL = re.compile(rb"-----[^-]+-----|\\[nr]|(?m:^\s*[0-9]{1,6}[:\t|]|^\s*[0-9]{1,6}\xe2\x86\x92)|[^A-Za-z0-9+/=]+")
+# The next field of a connection string or query: what stands there is no part of the value.
+_NEXT_FIELD = re.compile(rb"[;&][A-Za-z][A-Za-z0-9 _.\-]{0,40}=")
+_MARKER = re.compile(rb"-----[^-\n]+-----")
+_LINE_NUMBER = re.compile(rb"^[^A-Za-z0-9+/=]*[0-9]{1,6}(?:[:\t|]|\xe2\x86\x92)")
+_MATERIAL = re.compile(rb"[A-Za-z0-9+/=]+")
 
 
 def block(secret: bytes) -> bytes:
-    """Key material without its line layout, so that one key has one fingerprint however it was printed."""
-    return _NOT_MATERIAL.sub(b"", secret)
+    """Key material without its line layout (numbers, quotes, diff marks), so that one key has one fingerprint however it was printed."""
+    text = _MARKER.sub(b"\n", secret.replace(b"\\r", b"").replace(b"\\n", b"\n").replace(b"\\", b""))
+    lines = [b"".join(_MATERIAL.findall(_LINE_NUMBER.sub(b"", line))) for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    if len(lines) > 1 and all(line.startswith(b"+") for line in lines):
+        lines = [line[1:] for line in lines]
+    return b"".join(lines)
 
 
 def merge(found: list[Found]) -> list[Found]:

@@ -14,10 +14,14 @@ from services.capture.redaction.gate import BASE64_SHAPE, HEX_SHAPE
 _CODE = re.compile(rb"u00([0-9a-fA-F]{2})|x([0-9a-fA-F]{2})")
 _CHARS = {ord("n"): b"\n", ord("r"): b"\r", ord("t"): b"\t", **{c: bytes((c,)) for c in b"\"/'`"}}
 _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
-_BASE64_RUN = re.compile(rb"(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)*+[A-Za-z0-9+/_\-]{20,}+={0,2}|(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)++[A-Za-z0-9+/]*+={0,2}")
+_BASE64_RUN = re.compile(
+    rb"(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)*+[A-Za-z0-9+/_\-]{20,}+={0,2}|(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)++[A-Za-z0-9+/]*+={0,2}"
+)
 _BASE64_PRINTABLE = re.compile(BASE64_SHAPE)
 _HEX_RUN = re.compile(rb"[0-9A-Fa-f]{2}(?:[ :]?[0-9A-Fa-f]{2}){11,}+")
 _HEX_PRINTABLE = re.compile(HEX_SHAPE)
+
+
 def _marks(alphabet: bytes) -> bytes:
     return bytes(c if c in alphabet else 0 for c in range(256))
 
@@ -97,6 +101,8 @@ def unescaped(text: bytes, way_back: View | None = None) -> bytes:
             way_back.note(size, at + used)
         at += len(part)
         size += 1 + len(part) - used
+    if len(parts) > 1 and not parts[-1]:
+        add(b"\\")
     return b"".join(out)
 
 

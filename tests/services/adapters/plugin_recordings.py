@@ -1,4 +1,4 @@
-"""Recordings of the runtimes whose plugins wrap each hook call (OpenClaw, Hermes): bundles of payloads and several sessions."""
+"""Recordings of the runtimes whose plugins wrap each hook call (OpenClaw, Hermes): payloads and several sessions."""
 
 from __future__ import annotations
 

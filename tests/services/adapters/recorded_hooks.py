@@ -1,4 +1,4 @@
-"""Recorded hook payloads, and a collector in small that plays them: one call table, ids and times that follow from the recording."""
+"""Recorded hook payloads, and a collector in small that plays them; ids and times follow from the recording."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded hook call: the file or line it comes from, its payload, and when it was recorded (ms since the epoch)."""
+    """One recorded hook call: the file or line it comes from, and when it was recorded (ms since the epoch)."""
 
     name: str
     payload: Json
@@ -65,9 +65,10 @@ def payload(runtime: str, file: str) -> Json:
     return dict(found[0].payload)
 
 
+@cache
 def capture() -> Capture:
-    """Redaction, facts and hashes under a key that never changes."""
-    return Capture(CaptureSettings(hash_key=b"golden", hash_key_id="test"))
+    """Redaction, facts and hashes under a key that never changes; one for all, since its rules take long to compile."""
+    return Capture(CaptureSettings(hash_key=b"a key for tests only", key_id="test"))
 
 
 @dataclass
@@ -153,8 +154,8 @@ _ORDER = (
 def apart(runtime: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """File and final (outcome, evidence) of the calls that were recorded outside the whole session.
 
-    Of those sessions only distinct payloads were kept, so each is played in the order that the hooks have for one call. A call
-    is named by the first file that names it.
+    Of those sessions only distinct payloads were kept, so each is played in the order that the hooks have for one call.
+    A call is named by the first file that names it.
     """
     whole = {entry.payload["session_id"] for entry in session(runtime)}
     sessions: dict[str, list[Entry]] = {}

@@ -269,8 +269,9 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
 async def test_a_full_disk_costs_a_receipt_and_no_answer(tmp_path: Path) -> None:
     async with running(settings(tmp_path, journal_max_bytes=1 << 20)) as collector:
         collector.intake.journal_bytes = 2 << 20
-        for _ in range(3):
-            assert (await post(collector, orjson.dumps(PRE)))[0] == 200
+        for number in range(3):
+            body = orjson.dumps({**PRE, "tool_use_id": f"t{number}"})
+            assert (await post(collector, body))[0] == 200
         collector.intake.journal_bytes = 0
         await until(lambda: any(e["event_name"] == "producer.dropped" for e in journalled(tmp_path)))
     [receipt] = journalled(tmp_path)

@@ -93,7 +93,8 @@ def test_what_a_delivery_id_is(text, valid):
 
 
 @pytest.mark.parametrize(
-    ("name", "valid"), [("claude_code", True), ("a-1", True), ("x" * 33, False), ("", False), ("A", False), ("a\n", False)]
+    ("name", "valid"),
+    [("claude_code", True), ("a-1", True), ("x" * 33, False), ("", False), ("A", False), ("a\n", False)],
 )
 def test_what_a_runtime_is(name, valid):
     assert protocol.is_runtime(name) is valid

@@ -71,7 +71,10 @@ export class Sender {
 
   #post(delivery) {
     return new Promise((resolve) => {
+      let open = true;
       const done = (taken) => {
+        if (!open) return;
+        open = false;
         if (!taken) this.#awayUntil = Date.now() + AWAY_MS;
         resolve(taken);
       };

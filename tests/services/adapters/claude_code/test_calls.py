@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.adapters.recorded_hooks import T0, Json, Player, of, payload
+from tests.services.adapters.recorded_hooks import T0, Json, Player, payload
 
 pytestmark = pytest.mark.unit
 

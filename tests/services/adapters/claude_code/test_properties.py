@@ -6,7 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from services.adapters import registry
 from services.adapters.stdin_hooks import OWN_END

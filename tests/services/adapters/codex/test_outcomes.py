@@ -49,8 +49,8 @@ SESSION = {
     101: ("mcp__everything__echo", MCP),  # in the sub-agent
 }
 
-# Calls of the other recorded sessions, by the file that first names them. Of those the model requests were not kept, so what
-# has no PostToolUse stays open.
+# Calls of the other recorded sessions, by the file that first names them. Of those the model requests were not kept, so
+# what has no PostToolUse stays open.
 APART = {
     "PreToolUse-apply-patch-needs-approval": PATCH,
     "PreToolUse-apply-patch-before-rewrite": PATCH,

@@ -137,8 +137,11 @@ def test_a_server_name_that_starts_with_a_digit_is_known_by_its_safe_name() -> N
 
 
 def test_two_servers_with_one_safe_name_stay_a_guess() -> None:
+    cut = "s" * 30
     events = play(
-        mcp_after("a-b__x", "a.b", "x", "c1"), mcp_after("a-b-2__x", "a b", "x", "c2"), before("a-b__y", "c3")
+        mcp_after(f"{cut}__x", f"{cut}-one", "x", "c1"),
+        mcp_after(f"{cut}-2__x", f"{cut}-two", "x", "c2"),
+        before(f"{cut}__y", "c3"),
     )
     assert calls(events)[-1]["mcp"]["name_guess"]
 

@@ -1,4 +1,4 @@
-"""How every recorded OpenClaw call ended and what proves it, each line checked by hand against recording and contract."""
+"""How every recorded OpenClaw call ended and what proves it, each line checked by hand against the recording."""
 
 from __future__ import annotations
 

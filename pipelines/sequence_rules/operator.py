@@ -1,0 +1,209 @@
+"""Sequence rules: findings from what the events of a group did, by the events' own times.
+
+A record too far from its timestamp is ignored and counted. An arriving event is put among the kept ones of its rule and
+group, then every cooldown bucket it can matter to is judged anew from what is kept: to a match it is the same which of
+its events came first, and a finding that no longer holds is taken back. Findings with more evidence than they list are
+judged at most every SAY_EVERY_MS of progress.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from pipelines.runtime.port import LATENESS_MS, Out, Record
+from pipelines.sequence_rules.compiled import CompiledPack, CompiledRule
+from pipelines.sequence_rules.evidence import Kept, Support, kept
+from pipelines.sequence_rules.findings import MAX_EVIDENCE, body, identity
+from pipelines.sequence_rules.patterns import Patterns
+from pipelines.sequence_rules.rates import GroupKey, Rates
+from schemas.topics import RISK_FINDING
+
+SAY_EVERY_MS = 10_000
+
+_DUMP_VERSION = 1
+
+Place = tuple[str, GroupKey, int]
+"""Identity of a rule, group, cooldown bucket: what a finding is about."""
+
+
+class SequenceRules:
+    """The operator (see pipelines.runtime.port.Operator) for one partition.
+
+    `packs` are rule packs with the log time (ms) from which each is in force, in order of time. A rule that is in two
+    packs unchanged has one state.
+    """
+
+    name = "sequence_rules"
+
+    def __init__(self, partition: int, packs: Sequence[tuple[int, CompiledPack]]) -> None:
+        self._counts: Counter[str] = Counter()
+        self.counters: Mapping[str, int] = self._counts
+        self.wants = frozenset(name for _, pack in packs for name in pack.event_names)
+        self.horizon_ms = max((pack.keep_ms for _, pack in packs), default=0) + 2 * LATENESS_MS
+        self._partition = partition
+        self._packs = list(packs)
+        self._rules: dict[str, CompiledRule] = {rule.identity: rule for _, pack in packs for rule in pack.rules}
+        self._empty()
+
+    def _empty(self) -> None:
+        self._patterns: dict[str, Patterns] = {}
+        self._rates: dict[str, Rates] = {}
+        for name, rule in self._rules.items():
+            if rule.rule.when.metric is None:
+                self._patterns[name] = Patterns(rule)
+            else:
+                self._rates[name] = Rates(rule)
+        self._said: dict[Place, dict[str, Any]] = {}
+        self._deferred: set[Place] = set()
+        self._tick = 0
+        self._forgotten_ms = 0
+
+    # records
+
+    def on_event(self, record: Record, out: Out) -> None:
+        """Fold one record."""
+        pack = self._pack_at(record.log_time_ms)
+        if pack is None:
+            return
+        selections = pack.index.select(record.event)
+        if not selections:
+            return
+        if type(record.event["event_id"]) is not str:
+            raise TypeError("event_id is not text")
+        ms = record.event_ms
+        ahead = ms - record.log_time_ms
+        if ahead > LATENESS_MS or ahead < -LATENESS_MS:
+            self._counts["too_early" if ahead > 0 else "too_late"] += 1
+            return
+        tenant = record.event.get("tenant_id")
+        event: Kept | None = None
+        for selection in selections:
+            rule: CompiledRule = selection.owner
+            group = rule.group_of(record.event)
+            if group is None:
+                self._counts["without_group"] += 1
+                continue
+            if rule.slot(ms) + rule.keep_ms + LATENESS_MS <= self._forgotten_ms:
+                self._counts["too_late"] += 1
+                continue
+            key = (tenant if type(tenant) is str else "", group)
+            rates = self._rates.get(rule.identity)
+            if rates is not None:
+                rates.add(key, record, pack.hash)
+                continue
+            if event is None:
+                event = kept(record, pack.hash)
+            patterns = self._patterns[rule.identity]
+            if record.event.get("retracted"):
+                touched = patterns.remove(key, selection.step, ms, event.event_id)
+            elif patterns.full:
+                self._counts["over_memory"] += 1
+                continue
+            else:
+                touched = patterns.add(key, selection.step, event)
+            for bucket in touched:
+                place = (rule.identity, key, bucket)
+                if self._said.get(place, _NOTHING)["evidence_count"] > MAX_EVIDENCE:
+                    self._deferred.add(place)
+                else:
+                    self._say(place, patterns.support(key, bucket), out)
+
+    def _pack_at(self, log_time_ms: int) -> CompiledPack | None:
+        """The pack in force at a log time."""
+        for since_ms, pack in reversed(self._packs):
+            if since_ms <= log_time_ms:
+                return pack
+        return None
+
+    def _say(self, place: Place, support: Support | None, out: Out) -> None:
+        """Say, say anew or take back a finding, unless nothing changed."""
+        said = self._said.get(place)
+        if support is None:
+            if said is not None:
+                del self._said[place]
+                out.retract(RISK_FINDING, said["finding_id"], said)
+            return
+        name, key, bucket = place
+        rule = self._rules[name]
+        made = body(rule, identity(rule, *key, bucket, self._partition), key[1], support)
+        if made != said:
+            self._said[place] = made
+            # The host stamps what it is given, and what was said is compared with later.
+            out.put(RISK_FINDING, made["finding_id"], dict(made))
+
+    # progress
+
+    def on_progress(self, t_ms: int, out: Out) -> None:
+        """Judge what was put off and what closed; forget what no later record can change."""
+        tick = t_ms // SAY_EVERY_MS
+        if tick <= self._tick:
+            return
+        self._tick = tick
+        for place in sorted(self._deferred):
+            name, key, bucket = place
+            self._say(place, self._patterns[name].support(key, bucket), out)
+        self._deferred.clear()
+        for name, rates in self._rates.items():
+            for key, bucket in rates.closed(t_ms):
+                self._say((name, key, bucket), rates.support(key, bucket, t_ms), out)
+        self._forget(t_ms)
+
+    def _forget(self, t_ms: int) -> None:
+        self._forgotten_ms = t_ms
+        for patterns in self._patterns.values():
+            patterns.forget(t_ms)
+        for rates in self._rates.values():
+            rates.forget(t_ms)
+        over = []
+        for place in self._said:
+            rule = self._rules[place[0]]
+            if (place[2] + 1) * rule.cooldown_ms + rule.span_ms + LATENESS_MS <= t_ms:
+                over.append(place)
+        for place in over:
+            del self._said[place]
+
+    # checkpoint
+
+    def dump(self) -> bytes:
+        """The state as JSON."""
+        return orjson.dumps(
+            {
+                "version": _DUMP_VERSION,
+                "patterns": {name: patterns.dump() for name, patterns in self._patterns.items()},
+                "rates": {name: rates.dump() for name, rates in self._rates.items()},
+                "said": list(self._said.items()),
+                "deferred": list(self._deferred),
+                "tick": self._tick,
+                "forgotten_ms": self._forgotten_ms,
+            }
+        )
+
+    def load(self, state: bytes) -> None:
+        """Take over a dumped state; what belongs to rules that are in no pack any more is left out.
+
+        Raises ValueError if it is something else.
+        """
+        data = orjson.loads(state)
+        if not isinstance(data, dict) or data.get("version") != _DUMP_VERSION:
+            raise ValueError("not a state of sequence_rules of this version")
+        self._empty()
+        for kind in ("patterns", "rates"):
+            rules: dict[str, Any] = getattr(self, f"_{kind}")
+            for name, dumped in data[kind].items():
+                if name in rules:
+                    rules[name].load(dumped)
+        self._said = {_place(place): said for place, said in data["said"] if place[0] in self._rules}
+        self._deferred = {_place(place) for place in data["deferred"] if place[0] in self._rules}
+        self._tick, self._forgotten_ms = data["tick"], data["forgotten_ms"]
+
+
+_NOTHING: dict[str, Any] = {"evidence_count": 0}
+
+
+def _place(data: list[Any]) -> Place:
+    name, (tenant, group), bucket = data
+    return name, (tenant, group), bucket

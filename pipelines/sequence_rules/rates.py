@@ -1,0 +1,213 @@
+"""Metric rules: counts and rates over the ended calls of a group in a sliding window of closed 10 s sub-windows.
+
+A window is looked at when a sub-window in which a call of the group ended has closed, and again when late records
+change it; so what is said depends on the calls alone, and a finding can be taken back.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from pipelines.rolling_metrics.ends import (
+    FAILED,
+    INFERRED,
+    KNOWN,
+    SAME_CALL_MS,
+    End,
+    add_end,
+    call_ref,
+    counting,
+    outcome_of,
+    remove_end,
+)
+from pipelines.runtime.port import LATENESS_MS, Record
+from pipelines.sequence_rules.compiled import SUB_WINDOW_MS, CompiledRule
+from pipelines.sequence_rules.evidence import Slots, Support, kept
+from schemas.rules import DEFAULT_MIN_COUNT
+
+GroupKey = tuple[str, str]
+"""Tenant and group value."""
+
+EACH_SIDE = 8
+"""Events listed of one sub-window from each of its ends."""
+
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_TOTAL, _KNOWN, _FAILED, _BLOCKED = range(4)
+_COUNTED = {
+    "agent_tool_call_total": _TOTAL,
+    "agent_tool_call_error_total": _FAILED,
+    "agent_tool_call_blocked_total": _BLOCKED,
+    "agent_tool_call_error_rate": _FAILED,
+}
+
+
+class _Group:
+    """Per sub-window: how many calls ended how, and the events that the metric counts."""
+
+    __slots__ = ("counts", "events")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, list[int]] = {}
+        self.events = Slots()
+
+
+class Rates:
+    """The state of one metric rule."""
+
+    def __init__(self, rule: CompiledRule) -> None:
+        metric = rule.rule.when.metric
+        assert metric is not None
+        self.rule = rule
+        self._name = metric.name
+        self._is_rate = metric.name == "agent_tool_call_error_rate"
+        self._min_count = metric.min_count or (DEFAULT_MIN_COUNT if self._is_rate else 1)
+        compare, self._threshold = metric.threshold()
+        self._holds = _COMPARE[compare]
+        self._subs = metric.window // SUB_WINDOW_MS
+        self._counted = _COUNTED[metric.name]
+        self._calls: dict[str, list[End]] = {}
+        self._expiry: dict[int, list[str]] = {}
+        self._groups: dict[GroupKey, _Group] = {}
+        self._open: dict[int, set[GroupKey]] = {}
+
+    def add(self, key: GroupKey, record: Record, pack_hash: str) -> None:
+        """Count the end of a call."""
+        event, ms = record.event, record.event_ms
+        outcome = outcome_of(event)
+        if outcome is None:
+            return
+        ref, event_id, sub = call_ref(event), event["event_id"], ms // SUB_WINDOW_MS
+        known = self._calls.get(ref, [])
+        ends = list(known)
+        if event.get("retracted"):
+            if not remove_end(ends, event_id):
+                return
+            self._group(key).events.remove(sub * SUB_WINDOW_MS, event_id)
+        else:
+            if self._counted == _TOTAL or _classes(outcome)[self._counted]:
+                self._group(key).events.add(sub * SUB_WINDOW_MS, kept(record, pack_hash), EACH_SIDE)
+            if not add_end(ends, End(event["event_name"] in INFERRED, ms, event_id, (key, outcome))):
+                return
+            self._expiry.setdefault((ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS, []).append(ref)
+        for by, counted in ((1, counting(ends)),):
+            for end in counted:
+                owner, said = end.payload
+                self._count(owner, end.ms // SUB_WINDOW_MS, said, by)
+        self._calls[ref] = ends
+
+    def _group(self, key: GroupKey) -> _Group:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        return group
+
+    def _count(self, key: GroupKey, sub: int, outcome: str, by: int) -> None:
+        counts = self._group(key).counts.setdefault(sub, [0, 0, 0, 0])
+        for place, one in enumerate(_classes(outcome)):
+            counts[place] += by * one
+        self._open.setdefault(sub, set()).add(key)
+
+    def closed(self, t_ms: int) -> list[tuple[GroupKey, int]]:
+        """Groups and cooldown buckets to judge: a sub-window of theirs changed and is closed."""
+        now = t_ms // SUB_WINDOW_MS
+        changed: set[tuple[GroupKey, int]] = set()
+        for sub in [sub for sub in self._open if sub < now]:
+            first, last = sub * SUB_WINDOW_MS, (sub + self._subs) * SUB_WINDOW_MS - 1
+            buckets = range(self.rule.bucket(first), self.rule.bucket(last) + 1)
+            for key in self._open.pop(sub):
+                changed.update((key, bucket) for bucket in buckets)
+        return sorted(changed)
+
+    def support(self, key: GroupKey, bucket: int, t_ms: int) -> Support | None:
+        """Where the condition held in a cooldown bucket, of what is closed by now."""
+        group = self._groups.get(key)
+        if group is None:
+            return None
+        counts = group.counts
+        first = bucket * self.rule.cooldown_ms
+        points = [
+            sub
+            for sub, count in sorted(counts.items())
+            if count[_TOTAL] and first <= sub * SUB_WINDOW_MS < first + self.rule.cooldown_ms
+        ]
+        covered: set[int] = set()
+        fired: list[tuple[float, int, int]] = []
+        for point in points:
+            if (point + 1) * SUB_WINDOW_MS > t_ms:
+                break
+            subs = [sub for sub in range(point - self._subs + 1, point + 1) if sub in counts]
+            value, base = self._value([counts[sub] for sub in subs])
+            if base >= self._min_count and self._holds(value, self._threshold):
+                covered.update(subs)
+                fired.append((value, -point, base))
+        events = [event for sub in sorted(covered) for event in group.events.by_slot.get(sub * SUB_WINDOW_MS, ())]
+        if not events:
+            return None
+        value, _, base = max(fired)
+        cut = any(sub * SUB_WINDOW_MS in group.events.cut for sub in covered)
+        count = sum(counts[sub][self._counted] for sub in covered)
+        shown = f"{value:.3f} of {base} calls" if self._is_rate else f"{value:.0f}"
+        note = f"{self._name} up to {shown}."
+        return Support([events], max(count, len(events)), len(fired) == 1, cut, [], [note])
+
+    def _value(self, counts: list[list[int]]) -> tuple[float, int]:
+        """The metric over some sub-windows, and how many calls it rests on."""
+        if self._is_rate:
+            known = sum(count[_KNOWN] for count in counts)
+            return (sum(count[_FAILED] for count in counts) / known if known else 0.0), known
+        return float(sum(count[self._counted] for count in counts)), sum(count[_TOTAL] for count in counts)
+
+    def forget(self, t_ms: int) -> None:
+        """Drop what no record within the lateness bound can change."""
+        now = t_ms // SUB_WINDOW_MS
+        for due in [due for due in self._expiry if due < now]:
+            for ref in self._expiry.pop(due):
+                ends = self._calls.get(ref)
+                if ends is not None and all(self._call_expires(end) < now for end in ends):
+                    del self._calls[ref]
+        before = (t_ms - self.rule.keep_ms - SAME_CALL_MS - LATENESS_MS) // SUB_WINDOW_MS
+        for key, group in list(self._groups.items()):
+            for sub in [sub for sub in group.counts if sub < before]:
+                del group.counts[sub]
+            group.events.forget(before * SUB_WINDOW_MS)
+            if not group.counts and not len(group.events):
+                del self._groups[key]
+
+    @staticmethod
+    def _call_expires(end: End) -> int:
+        return (end.ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS
+
+    def dump(self) -> dict[str, Any]:
+        """The state as JSON data."""
+        return {
+            "calls": [[ref, [list(end) for end in ends]] for ref, ends in self._calls.items()],
+            "groups": [[key, list(group.counts.items()), group.events.dump()] for key, group in self._groups.items()],
+            "open": [[sub, list(keys)] for sub, keys in self._open.items()],
+        }
+
+    def load(self, data: dict[str, Any]) -> None:
+        """Take over a dumped state."""
+        for ref, ends in data["calls"]:
+            self._calls[ref] = [End(end[0], end[1], end[2], (_key(end[3][0]), end[3][1])) for end in ends]
+            due = max((self._call_expires(end) for end in self._calls[ref]), default=0)
+            self._expiry.setdefault(due, []).append(ref)
+        for key, counts, events in data["groups"]:
+            group = self._group(_key(key))
+            group.counts, group.events = dict(counts), Slots.load(events)
+        self._open = {sub: {_key(key) for key in keys} for sub, keys in data["open"]}
+
+
+def _classes(outcome: str) -> tuple[int, int, int, int]:
+    return 1, outcome in KNOWN, outcome in FAILED, outcome == "blocked"
+
+
+def _key(data: list[str]) -> GroupKey:
+    tenant, group = data
+    return tenant, group

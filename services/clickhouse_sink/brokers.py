@@ -1,0 +1,85 @@
+"""Starts the sink's Kafka clients: waits while Kafka is away, and tells people what only they can mend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.errors import KafkaError
+
+from schemas.errors import UserError
+from services.clickhouse_sink.records import TABLE_OF
+from services.clickhouse_sink.settings import SinkSettings
+from services.kafka import explain
+
+RETRY_S = 2.0
+ASK_S = 5.0
+
+Say = Callable[[UserError], None]
+"""Told, at each try, why Kafka is away."""
+
+
+async def start_consumer(settings: SinkSettings, say: Say) -> AIOKafkaConsumer:
+    """A consumer of the group, offsets committed by hand. Raises UserError for a refused login or a missing topic."""
+    consumer = await _start(
+        lambda: AIOKafkaConsumer(
+            **settings.kafka,
+            group_id=settings.group_id,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=4 << 20,
+        ),
+        settings,
+        say,
+    )
+    known = await consumer.topics()
+    missing = [settings.topic_prefix + name for name in TABLE_OF if settings.topic_prefix + name not in known]
+    if missing:
+        await consumer.stop()
+        raise UserError(
+            f"Kafka at {settings.servers} has no topic {', '.join(missing)}: "
+            "create what is missing with `agenttrace topics create`"
+        )
+    return consumer
+
+
+async def start_producer(settings: SinkSettings, say: Say) -> AIOKafkaProducer:
+    """For dead letters. Raises UserError for a refused login."""
+    return await _start(
+        lambda: AIOKafkaProducer(**settings.kafka, acks="all", enable_idempotence=True, request_timeout_ms=10_000),
+        settings,
+        say,
+    )
+
+
+async def _start(make: Callable[[], Any], settings: SinkSettings, say: Say) -> Any:
+    while True:
+        client = make()
+        try:
+            await client.start()
+            return client
+        except (KafkaError, OSError, TimeoutError) as error:
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                await client.stop()
+            told = explain(await _cause(settings.kafka) or error, settings.servers)
+            if told.exit_code != os.EX_UNAVAILABLE:
+                raise told from None
+            say(told)
+            await asyncio.sleep(RETRY_S)
+
+
+async def _cause(kafka: dict[str, Any]) -> Exception | None:
+    """Why no broker takes the connection: the client only says that none did, also where each refused the login."""
+    options = {name: value for name, value in kafka.items() if name != "bootstrap_servers"}
+    for host, port, _ in collect_hosts(kafka["bootstrap_servers"]):
+        try:
+            connection = await asyncio.wait_for(create_conn(host, port, **options), ASK_S)
+        except (KafkaError, OSError, TimeoutError) as error:
+            return error
+        connection.close()
+    return None

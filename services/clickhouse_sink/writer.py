@@ -1,0 +1,119 @@
+"""Writes blocks into ClickHouse until all of their rows are in or refused one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from aiokafka import ConsumerRecord
+from clickhouse_connect.driver.asyncclient import AsyncClient
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from services.clickhouse_sink import clickhouse
+from services.clickhouse_sink.clickhouse import Away, Refused, TooBig
+from services.clickhouse_sink.metrics import Metrics
+from services.clickhouse_sink.records import COLUMNS, TYPES, Block
+
+log = logging.getLogger(__name__)
+
+RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+SAY_EVERY_S = 60.0
+# A block of ids from many months (clocks that jumped) makes many partitions; that is no reason to refuse it.
+_SETTINGS = {"max_partitions_per_insert_block": 0}
+
+Refuse = Callable[[ConsumerRecord, str, int], Awaitable[None]]
+"""Told of each record that ClickHouse refuses: the record, why, and after how many tries."""
+
+
+class Writer:
+    """The only one who talks to ClickHouse. `away` says why rows wait; empty while they flow."""
+
+    def __init__(self, dsn: str, metrics: Metrics, refuse: Refuse) -> None:
+        self._dsn = dsn
+        self._metrics = metrics
+        self._refuse = refuse
+        self._client: AsyncClient | None = None
+        self._said_at = -SAY_EVERY_S
+        self._failures = 0
+        self.away = ""
+
+    async def open(self) -> None:
+        """Connect; waits as long as ClickHouse is away. Raises UserError for a refused login or a missing database."""
+        while self._client is None:
+            try:
+                self._client = await clickhouse.connect_async(self._dsn)
+            except Away as error:
+                await self._wait(error)
+        self._back()
+
+    async def write(self, block: Block) -> None:
+        """Return when each row of the block is in ClickHouse or was refused; retries for as long as that takes."""
+        waiting = [(block, 1)]
+        while waiting:
+            part, tries = waiting.pop()
+            try:
+                await self._insert(part)
+            except Refused as error:
+                if len(part) == 1:
+                    await self._refuse(part.records[0], str(error), tries)
+                else:
+                    waiting.extend((half, tries + 1) for half in reversed(part.halves()))
+            except TooBig as error:
+                if len(part) == 1:
+                    waiting.append((part, tries + 1))
+                    await self._wait(Away(f"it has no memory for a row: {error}"))
+                else:
+                    waiting.extend((half, tries + 1) for half in reversed(part.halves()))
+            except Away as error:
+                waiting.append((part, tries + 1))
+                await self._wait(error)
+            else:
+                self._back()
+
+    async def close(self) -> None:
+        """Close the connections; an insert that still runs is given up."""
+        if self._client is not None:
+            with contextlib.suppress(ClickHouseError, OSError):
+                await self._client.close()
+
+    async def _insert(self, block: Block) -> None:
+        assert self._client is not None
+        began = time.monotonic()
+        try:
+            await self._client.insert(
+                block.table,
+                block.columns,
+                column_names=COLUMNS[block.table],
+                column_type_names=TYPES[block.table],
+                column_oriented=True,
+                settings=_SETTINGS,
+            )
+        except (ClickHouseError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            raise clickhouse.of_insert(error) from None
+        self._metrics.insert.observe(time.monotonic() - began)
+        self._metrics.rows.labels(block.table).inc(len(block))
+
+    async def _wait(self, error: Away) -> None:
+        self.away = str(error)
+        self._metrics.up.set(0)
+        self._metrics.retries.inc()
+        now = time.monotonic()
+        if now - self._said_at >= SAY_EVERY_S:
+            self._said_at = now
+            log.warning(
+                "ClickHouse at %s does not take rows (%s); they wait in Kafka", clickhouse.place(self._dsn), self.away
+            )
+        pause = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
+        self._failures += 1
+        await asyncio.sleep(pause)
+
+    def _back(self) -> None:
+        if self._failures:
+            log.warning(
+                "ClickHouse at %s takes rows again after %d failed tries", clickhouse.place(self._dsn), self._failures
+            )
+        self.away, self._failures, self._said_at = "", 0, -SAY_EVERY_S
+        self._metrics.up.set(1)

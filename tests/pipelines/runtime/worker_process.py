@@ -1,0 +1,35 @@
+"""A worker as a process of its own, so that a test can kill it. Arguments: bootstrap, topic prefix, HTTP port, TTL ms."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from pipelines.pending_calls.operator import PendingCalls
+from pipelines.pending_calls.ttl import Ttls
+from pipelines.runtime.settings import WorkerSettings
+from pipelines.runtime.worker import run
+from schemas.errors import UserError
+from tests.pipelines.helpers import Pairs
+
+
+def settings(bootstrap: str, prefix: str, port: int, ttl_ms: int) -> WorkerSettings:
+    """Settings of a worker with pending_calls and the operator that needs several topics."""
+    return WorkerSettings(
+        kafka={"bootstrap_servers": bootstrap},
+        operators=(lambda _partition: PendingCalls(Ttls(ttl_ms, ttl_ms)), Pairs),
+        group_id=f"{prefix}workers",
+        topic_prefix=prefix,
+        http_port=port,
+        session_timeout_s=6,
+        start_timeout_s=10,
+    )
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
+    try:
+        run(settings(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
