@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -128,3 +130,14 @@ async def list_topics(kwargs: dict[str, Any]) -> list[TopicState]:
 async def _partitions(admin: AIOKafkaAdminClient) -> dict[str, int]:
     described = await asyncio.wait_for(admin.describe_topics(), timeout=15)
     return {row["topic"]: len(row["partitions"]) for row in described}
+
+
+async def partitions_of(kwargs: dict[str, Any], names: Iterable[str]) -> list[TopicPartition]:
+    """All partitions of those of the topics that exist. Raises what aiokafka raises."""
+    admin = AIOKafkaAdminClient(**kwargs)
+    try:
+        await admin.start()
+        counts = await _partitions(admin)
+    finally:
+        await admin.close()
+    return [TopicPartition(name, number) for name in names for number in range(counts.get(name, 0))]

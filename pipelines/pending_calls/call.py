@@ -51,7 +51,9 @@ Verdict: TypeAlias = tuple[str, int, int, str | None]
 def pack(started: dict[str, Any]) -> bytes:
     """What will be said about the call later, from its `tool.call.started`."""
     get = started.get
-    return orjson.dumps([started["timestamp"], *[get(name) for name in COPIED]])
+    packed = orjson.dumps([started["timestamp"], *[get(name) for name in COPIED]])
+    # orjson's bytes keep the 4 KiB buffer that they were written to; a copy has its own size.
+    return bytes(memoryview(packed))
 
 
 def unpack(packed: bytes) -> tuple[str, dict[str, Any]]:

@@ -96,7 +96,7 @@ class Rates:
             if not add_end(ends, End(event["event_name"] in INFERRED, ms, event_id, (key, outcome))):
                 return
             self._expiry.setdefault((ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS, []).append(ref)
-        for by, counted in ((1, counting(ends)),):
+        for by, counted in ((-1, counting(known)), (1, counting(ends))):
             for end in counted:
                 owner, said = end.payload
                 self._count(owner, end.ms // SUB_WINDOW_MS, said, by)

@@ -80,6 +80,9 @@ def cli(ctx: click.Context, config_file: Path | None, verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    if not verbose:
+        # Clients log at length what we tell in one line.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     ctx.obj = config_file
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from schemas.errors import UserError
+
 
 @click.group()
 def rules() -> None:
@@ -21,8 +23,12 @@ def check(files: tuple[Path, ...]) -> None:
     Example:
       agenttrace rules check my-rules.yaml
     """
-    from pipelines.sequence_rules import check as check_rules
+    from pipelines.sequence_rules.loader import check as check_rules
 
-    for warning in check_rules(list(files)):
-        click.echo(f"warning: {warning}", err=True)
+    problems = check_rules(files)
+    warnings = [problem for problem in problems if ": warning: " in problem]
+    for problem in problems:
+        click.echo(problem, err=True)
+    if len(warnings) < len(problems):
+        raise UserError(f"{len(problems) - len(warnings)} mistakes; a worker would not start with these rules", exit_code=65)
     click.echo(f"{len(files)} files: right")

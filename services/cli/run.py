@@ -42,11 +42,13 @@ def worker(ctx: click.Context) -> None:
     Example:
       AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 agenttrace worker
     """
+    from pipelines.operators import build_operators
+    from pipelines.runtime.settings import WorkerSettings
     from pipelines.runtime.worker import run
-    from pipelines.settings import from_config
 
     config = load_config(ctx).config
-    run(from_config(config, kafka_kwargs(config)))
+    operators = tuple(build_operators(config))
+    run(WorkerSettings(kafka=kafka_kwargs(config), operators=operators, http_port=config.pipelines.port))
 
 
 @click.command()

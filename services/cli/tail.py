@@ -73,19 +73,15 @@ async def _follow(
     keep: Callable[[Mapping[str, Any]], bool],
     show: Callable[[dict[str, Any]], None],
 ) -> None:
-    from aiokafka import AIOKafkaConsumer, TopicPartition
+    from aiokafka import AIOKafkaConsumer
     from aiokafka.errors import KafkaError
 
-    from services.kafka import explain
+    from services.kafka import explain, partitions_of
 
     consumer = AIOKafkaConsumer(**kwargs, enable_auto_commit=False, auto_offset_reset="earliest")
     try:
         await consumer.start()
-        partitions = [
-            TopicPartition(name, number)
-            for name in _SHOWN
-            for number in sorted(consumer.partitions_for_topic(name) or await _partitions(consumer, name))
-        ]
+        partitions = await partitions_of(kwargs, _SHOWN)
         if not partitions:
             raise UserError("no AgentTrace topic on this broker; `agenttrace topics create` makes them", exit_code=69)
         consumer.assign(partitions)
@@ -120,11 +116,6 @@ async def _print(
             left = [p for p, end in ends.items() if await consumer.position(p) < end]
             if not left:
                 return
-
-
-async def _partitions(consumer: Any, name: str) -> set[int]:
-    await consumer._client.force_metadata_update()
-    return consumer.partitions_for_topic(name) or set()
 
 
 def _json(event: dict[str, Any]) -> None:

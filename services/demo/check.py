@@ -13,6 +13,7 @@ from schemas.topics import INPUT_TOPICS
 from services.adapters.registry import ADAPTERS
 from services.collector.journal import Journal
 from services.collector.state import delivery_key
+from services.kafka import partitions_of
 
 Seqs = set[tuple[str, int, int]]
 """(producer id, epoch, seq) of events."""
@@ -46,16 +47,12 @@ def journalled(home: Path) -> Journalled:
 
 async def in_kafka(kwargs: dict[str, Any]) -> Seqs:
     """The places of all events in the input topics."""
-    from aiokafka import AIOKafkaConsumer, TopicPartition
+    from aiokafka import AIOKafkaConsumer
 
     consumer = AIOKafkaConsumer(**kwargs, enable_auto_commit=False)
     await consumer.start()
     try:
-        partitions = [
-            TopicPartition(name, number)
-            for name in INPUT_TOPICS
-            for number in sorted(consumer.partitions_for_topic(name) or ())
-        ]
+        partitions = await partitions_of(kwargs, INPUT_TOPICS)
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         await consumer.seek_to_beginning(*partitions)

@@ -54,7 +54,7 @@ def call_event(name: str, at_ms: int, call: int | str = 0, **fields: Any) -> Eve
         "tool_source": "shell",
         "status": statuses.get(name, "started"),
     }
-    return event(name, at_ms, call, **made, **fields)
+    return event(name, at_ms, call, **{**made, **fields})
 
 
 class MemoryLog:

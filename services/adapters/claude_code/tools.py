@@ -25,6 +25,9 @@ _SOURCES: dict[str, ToolSource] = {
 
 def describe(ctx: Context, name: str, server: str | None) -> Tool:
     """The tool of a payload; `server` is its `mcp_server.name`, which older releases and batch entries lack."""
+    if server is not None and ctx.ident(server) != server:
+        # The name holds a secret; its form in tool names, with `_` for other characters, would not be recognised.
+        return Tool(name, "mcp", mcp=Mcp(server_name=server, operation="tool", name_guess=True))
     mcp = mcp_names.split(name, UNSAFE, server=server, known=ctx.calls.servers(ctx.runtime))
     if mcp is not None:
         return Tool(name, "mcp", mcp=mcp)

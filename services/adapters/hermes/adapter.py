@@ -128,8 +128,15 @@ def _turn_start(found: Payload) -> None:
         origin = "subagent"
     else:
         origin = "background_review" if found.thread == _REVIEW_THREAD else "user"
+    sender = found.text("sender_id")
     context.event(
-        Prompt, "user.prompt.submitted", scope, hook=found.hook, origin=origin, content=context.content(message)
+        Prompt,
+        "user.prompt.submitted",
+        scope,
+        hook=found.hook,
+        origin=origin,
+        content=context.content(message),
+        user_id_hash=context.capture.hash(sender) if sender else None,
     )
     context.event(
         LlmContent,

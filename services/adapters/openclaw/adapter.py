@@ -193,6 +193,7 @@ def _run_start(read: Payload) -> None:
             hook=read.hook,
             origin="subagent" if child else trigger,
             content=read.context.content(prompt),
+            user_id_hash=read.user(read.event.get("senderId")),
             native=rest(read.event, *PLACED, *_UNTOLD),
         )
 

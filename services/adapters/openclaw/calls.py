@@ -43,7 +43,9 @@ def before(read: Payload) -> None:
     parent = _parent(read, tool_call_id)
     read.context.start(
         read.key(tool_call_id, name),
-        tools.describe(name, read.context, kind=text(read.event.get("toolKind")), server=read.server),
+        tools.describe(
+            name, read.context, kind=text(read.event.get("toolKind")), server=read.server
+        ),
         _inside(scope, parent),
         arguments=params,
         cwd=_cwd(params, None),
@@ -51,6 +53,7 @@ def before(read: Payload) -> None:
         tool_call_id=tool_call_id,
         parent_call_id=parent,
         wrapper=tools.wraps(name, params),
+        user_id_hash=read.user(mapping(read.fields.get("requester")).get("senderId")),
         native=_native(read),
     )
 

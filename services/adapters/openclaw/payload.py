@@ -84,6 +84,11 @@ class Payload:
             parent_span_id=trace.span_id if under else trace.parent_id,
         )
 
+    def user(self, sender_id: Any) -> str | None:
+        """Keyed hash of the sender's id, which no event tells in clear."""
+        sender = text(sender_id)
+        return self.context.capture.hash(sender) if sender else None
+
     def key(self, tool_call_id: str | None, tool_name: str | None) -> tuple[str, str]:
         """The call's key: run and native id. Without an id calls of one tool follow one another under its name."""
         run = self.text("runId") or self.text("sessionId") or self.text("sessionKey") or ""

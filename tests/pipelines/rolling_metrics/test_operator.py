@@ -193,6 +193,15 @@ def test_open_calls_are_in_flight_until_they_end() -> None:
     assert flying == {"00": 1, "01": 1, "02": 0}
 
 
+def test_a_late_start_changes_the_windows_after_it() -> None:
+    said, operator = Said(), RollingMetrics(PARTITION)
+    operator.on_event(record(event("tool.call.completed", 121_000, 1, outcome="ok")), said)
+    operator.on_progress(T0 + 8 * MINUTE_MS, said)
+    operator.on_event(record(event("tool.call.started", 5_000, 2), delay_ms=8 * MINUTE_MS), said)
+    operator.on_progress(T0 + 9 * MINUTE_MS, said)
+    assert rows(said)["1m", "2026-03-01T12:02:00.000Z", "Bash"]["in_flight"] == 1
+
+
 def test_too_late_records_are_counted_not_folded() -> None:
     said, operator = run([record(event("tool.call.completed", 0, 1, outcome="ok"), delay_ms=LATENESS_MS + 1)])
     assert rows(said) == {}

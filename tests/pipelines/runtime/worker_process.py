@@ -1,4 +1,7 @@
-"""A worker as a process of its own, so that a test can kill it. Arguments: bootstrap, topic prefix, HTTP port, TTL ms."""
+"""A worker as a process of its own, so that a test can kill it.
+
+Arguments: bootstrap, topic prefix, HTTP port, TTL in ms.
+"""
 
 from __future__ import annotations
 

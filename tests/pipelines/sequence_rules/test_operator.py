@@ -293,6 +293,35 @@ def test_a_rate_counts_a_call_once_and_needs_enough_of_them() -> None:
     assert run(pack(SPIKE), [ended(n, n, "blocked") for n in range(9)])[0].findings() == []
 
 
+def test_a_late_call_changes_the_windows_after_it() -> None:
+    """Its window ends in the next cooldown bucket."""
+    bucket_end = 600_000
+    records = [ended(bucket_end + n, n, "error") for n in range(3)]
+    said, operator = run(pack(SPIKE), records, until_ms=(20_000,))
+    assert said.findings() == []
+    operator.on_event(ended(bucket_end - 5_000, 9, "error", delay_ms=60_000), said)
+    operator.on_progress(T0 + bucket_end + 70_000, said)
+    (body,) = said.findings()
+    assert body["evidence_count"] == 4
+
+
+def test_a_finding_can_be_taken_back_as_long_as_records_may_come() -> None:
+    said, operator = run(pack(SPIKE), [ended(n, n, "error") for n in range(4)], until_ms=(0, 14 * 60_000))
+    assert len(said.findings()) == 1
+    for n in range(4, 9):
+        operator.on_event(ended(n, n, "ok", delay_ms=LATENESS_MS), said)
+    operator.on_progress(T0 + LATENESS_MS + 10_000, said)
+    assert said.findings() == []
+
+
+def test_what_can_still_match_is_not_forgotten() -> None:
+    """Slots are dropped one by one; a late event still finds its partner."""
+    said, operator = run(pack(A_THEN_B), [a(0), b(1_000), a(1_500_000, 1)], until_ms=())
+    operator.on_progress(T0 + 1_500_000 + LATENESS_MS - 1, said)
+    operator.on_event(b(1_510_000, 1, delay_ms=LATENESS_MS - 9_000), said)
+    assert len(said.findings()) == 2
+
+
 def test_a_pack_is_in_force_from_its_log_time() -> None:
     first, second = pack(A_THEN_B), pack({**A_THEN_B, "version": 2})
     schedule = [(0, first), (T0 + 100_000, second)]
@@ -489,7 +518,9 @@ def rates_of(rule: CompiledRule, members: list[Record]) -> dict[int, list[list[R
 def logs(draw: st.DrawFn) -> list[Record]:
     """A few sessions with calls that start and end; some records late, some too late."""
     delays = st.one_of(st.integers(0, 3_000), st.integers(-60_000, LATENESS_MS + 60_000))
-    at = st.one_of(st.integers(0, 150_000), st.sampled_from([0, 20_000, 59_999, 60_000, 60_001, 600_000, 599_990]))
+    edges = st.sampled_from([0, 20_000, 59_999, 60_000, 60_001, 600_000, 599_990])
+    begins = st.sampled_from([0, 0, 0, 1_500_000, 2_400_000])
+    at = st.builds(int.__add__, st.one_of(st.integers(0, 150_000), edges), begins)
     records = []
     for number in range(draw(st.integers(1, 14))):
         name = draw(st.sampled_from(["tool.call.started", "tool.call.completed", "tool.call.error"]))

@@ -38,11 +38,10 @@ def payload(runtime: str, file: str) -> Json:
 
 def played(runtime: str, name: str) -> Iterator[tuple[Entry, list[Json]]]:
     """Each hook call of a file with its events; a bundle's payloads meet an empty call table each."""
-    player = Player(runtime)
+    one = Player(runtime)
     for entry in entries(runtime, name):
-        if name in BUNDLES:
-            player = Player(runtime, capture=player.capture)
-        yield entry, player.play(entry.payload, f"{name}:{entry.name}", entry.at_ms)
+        one = Player(runtime) if name in BUNDLES else one
+        yield entry, one.play(entry.payload, f"{name}:{entry.name}", entry.at_ms)
 
 
 def golden(runtime: str, name: str) -> list[bytes]:

@@ -66,9 +66,9 @@ def payload(runtime: str, file: str) -> Json:
 
 
 @cache
-def capture() -> Capture:
+def capture(*, hash_input: bool = True) -> Capture:
     """Redaction, facts and hashes under a key that never changes; one for all, since its rules take long to compile."""
-    return Capture(CaptureSettings(hash_key=b"a key for tests only", key_id="test"))
+    return Capture(CaptureSettings(hash_key=b"a key for tests only", key_id="test", hash_input=hash_input))
 
 
 @dataclass
@@ -129,6 +129,15 @@ def outcomes(events: Iterable[Json]) -> dict[str, tuple[str, str]]:
             if "outcome" in event:
                 found[event["tool_call_id"]] = (event["outcome"], event["outcome_evidence"])
     return found
+
+
+def poisoned(value: Any, secret: str, field: str = "") -> Any:
+    """The value with a secret at the end of every text but the hook's name."""
+    if isinstance(value, dict):
+        return {name: poisoned(inner, secret, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [poisoned(inner, secret, field) for inner in value]
+    return f"{value} {secret} " if isinstance(value, str) and field != "hook_event_name" else value
 
 
 def of(events: Iterable[Json], *names: str) -> list[Json]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.adapters.recorded_hooks import T0, Json, Player, payload
+from tests.services.adapters.recorded_hooks import T0, Json, Player, capture, payload
 
 pytestmark = pytest.mark.unit
 
@@ -391,6 +391,14 @@ def test_the_classifiers_denial() -> None:
     (end,) = player.play(denied)
     assert (end["event_name"], end["outcome"], end["outcome_evidence"]) == ("tool.call.blocked", "blocked", "hook")
     assert end["error"] == {"type": "classifier_denied", "message_summary": "not asked for by the user"}
+
+
+def test_without_hashes_of_inputs_calls_are_not_told_apart() -> None:
+    player = Player("claude_code", capture=capture(hash_input=False))
+    calls = {player.play(hook("PreToolUse", call, command=call))[0]["call_id"] for call in ("a", "b")}
+    (asked,) = player.play(hook("PermissionRequest", command="a"))
+    assert asked["call_id"] not in calls
+    assert names(player.play(hook("PreToolUse", "a", command="a"))) == ["tool.call.started"]
 
 
 # ends of turns and sessions

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.adapters import registry
 from services.adapters.stdin_hooks import OWN_END
 from tests.services.adapters.damage import damaged
-from tests.services.adapters.recorded_hooks import Json, Player, checked, of, recorded, session
+from tests.services.adapters.recorded_hooks import Json, Player, checked, of, poisoned, recorded, session
 
 pytestmark = pytest.mark.unit
 
@@ -65,3 +65,10 @@ def test_no_damage_raises(payloads: list[Any]) -> None:
         events = [checked(event) for event in registry.normalise(orjson.dumps(payload), context)]
         assert events
         assert "unreadable_shape" not in [event.get("reason") for event in events]
+
+
+def test_no_text_of_a_payload_is_told_as_it_came() -> None:
+    secret = "AKIA" + "Q3EGZ7YB2JXW5TNM"
+    player = Player(RUNTIME)
+    for payload in RECORDED:
+        assert secret not in orjson.dumps(player.play(poisoned(payload, secret))).decode()

@@ -77,7 +77,9 @@ def test_tries_of_one_request_are_numbered_as_they_come() -> None:
 def test_a_turn_tells_the_prompt_once_and_what_it_was_asked_in() -> None:
     events = play(payload("hermes", "pre_llm_call-main"))
     assert [event["event_name"] for event in events] == ["turn.started", "user.prompt.submitted", "llm.input.observed"]
-    assert events[1]["origin"] == "user"
+    assert events[1]["origin"] == "user" and "user_id_hash" not in events[1]  # sender_id "" in the command line
+    (sent,) = of(play(hook("pre_llm_call", user_message="hi", sender_id="U1")), "user.prompt.submitted")
+    assert sent["user_id_hash"].startswith("hmac-sha256:")
 
 
 def test_the_recorded_sub_agent_is_in_its_parent_s_tree() -> None:

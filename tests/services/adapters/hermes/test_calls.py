@@ -49,8 +49,8 @@ def shell(made: Json) -> Json:
 
 
 def play(*payloads: Json) -> list[Json]:
-    player = Player("hermes")
-    return [event for each in payloads for event in player.play(each)]
+    one = Player("hermes")
+    return [event for each in payloads for event in one.play(each)]
 
 
 def calls(events: list[Json]) -> list[Json]:
@@ -256,12 +256,12 @@ def test_a_plugin_s_own_request_is_inferred_from_the_refusal() -> None:
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("sspp"))))
 def test_a_call_told_by_plugin_and_shell_hook_is_one_call(order: tuple[str, ...]) -> None:
     sides = {"p": iter((pre(), post())), "s": iter((shell(pre()), shell(post())))}
-    player = Player("hermes")
-    events = [event for side in order for event in player.play(next(sides[side]))]
+    one = Player("hermes")
+    events = [event for side in order for event in one.play(next(sides[side]))]
     assert len(of(events, "tool.call.started")) == 1 and len(of(events, *ENDS)) == 1
     assert len({event["call_id"] for event in calls(events)}) == 1
     assert [event["reason"] for event in of(events, "agent.event.observed")] == ["duplicate"] * 2
-    assert len(player.calls) == 0
+    assert len(one.calls) == 0
 
 
 def test_an_id_used_again_is_two_calls_in_both_forms() -> None:

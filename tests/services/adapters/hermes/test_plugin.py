@@ -78,8 +78,8 @@ def test_what_arrives_tells_the_same_calls_as_the_hooks_themselves(home: Path, n
         drive(home, session(name), there=there)
 
     def calls(payloads: list[Json]) -> list[Json]:
-        player = Player("hermes")
-        events = [event for each in payloads for event in player.play(each)]
+        one = Player("hermes")
+        events = [event for each in payloads for event in one.play(each)]
         told = [event for event in events if event["event_name"].startswith("tool.call.")]
         return [{key: value for key, value in event.items() if key not in _DIFFER} for event in told]
 
@@ -92,8 +92,8 @@ _DIFFER = {"event_id", "timestamp", "observed_at", "mcp"}
 def test_the_running_agent_knows_the_servers(home: Path) -> None:
     with collector(home / "collector.sock") as there:
         drive(home, session(), there=there)
-    player = Player("hermes")
-    events = [event for each in there.taken for event in player.play(each.payload)]
+    one = Player("hermes")
+    events = [event for each in there.taken for event in one.play(each.payload)]
     servers = {event["mcp"]["server_name"] for event in events if "mcp" in event}
     assert servers == {"files.v2", "everything"}
     assert not any(event["mcp"].get("name_guess") for event in events if "mcp" in event)

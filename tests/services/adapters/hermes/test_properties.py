@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import random
 
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.adapters.calls import CallTable
-from tests.services.adapters.openclaw.test_properties import SLOW, damaged
+from tests.services.adapters.openclaw.test_properties import SECRET, SLOW, damaged, poisoned
 from tests.services.adapters.plugin_recordings import entries, names
-from tests.services.adapters.recorded_hooks import Json, Player, capture, of
+from tests.services.adapters.recorded_hooks import Json, Player, of
 
 pytestmark = pytest.mark.unit
 
 SESSIONS = [name for name in names("hermes") if name.startswith("session")]
 RECORDED = [entry.payload for name in names("hermes") for entry in entries("hermes", name)]
-CAPTURE = capture()
 
 
 def told(payload: Json) -> set[str]:
@@ -33,17 +33,25 @@ def test_any_order_and_repetition_of_a_session(name: str, seed: int, repeat: int
     shuffled = random.Random(seed)
     payloads += shuffled.choices(payloads, k=repeat)
     shuffled.shuffle(payloads)
-    player = Player("hermes", capture=CAPTURE)
-    events = [event for payload in payloads for event in player.play(payload)]
+    one = Player("hermes")
+    events = [event for payload in payloads for event in one.play(payload)]
     starts = of(events, "tool.call.started")
     assert {event.get("tool_call_id") for event in starts} >= set().union(*map(told, payloads))
     assert len(starts) == sum(payload["hook"] == "pre_tool_call" for payload in payloads)
-    assert CallTable.load(player.calls.dump()).dump() == player.calls.dump()
+    assert CallTable.load(one.calls.dump()).dump() == one.calls.dump()
 
 
-@SLOW
+@pytest.mark.parametrize("name", names("hermes"))
+def test_no_secret_in_any_text_of_a_payload_reaches_an_event(name: str) -> None:
+    one = Player("hermes")
+    for entry in entries("hermes", name):
+        for event in one.play(poisoned(entry.payload), entry.name, entry.at_ms):
+            assert SECRET not in orjson.dumps(event).decode()
+
+
+@settings(SLOW, max_examples=200)
 @given(data=st.data())
 def test_any_damage_to_a_payload(data: st.DataObject) -> None:
     payload = damaged(data, data.draw(st.sampled_from(RECORDED)))
-    player = Player("hermes", capture=CAPTURE)
-    assert player.play(payload) and player.play(payload)
+    one = Player("hermes")
+    assert one.play(payload) and one.play(payload)

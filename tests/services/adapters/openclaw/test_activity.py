@@ -51,15 +51,15 @@ def test_a_resumed_and_a_reset_session_say_so() -> None:
 
 
 def test_the_end_of_a_run_closes_what_no_hook_ended() -> None:
-    player = Player("openclaw")
+    one = Player("openclaw")
     other = before(id="call_2")
     other["event"]["runId"] = other["ctx"]["runId"] = "run-2"
     for each in (before(), other):
-        player.play(each)
-    closed, *_ = player.play(hook("agent_end", success=True, messages=[{}, {}]))
+        one.play(each)
+    closed, *_ = one.play(hook("agent_end", success=True, messages=[{}, {}]))
     assert (closed["tool_call_id"], closed["outcome"], closed["outcome_evidence"]) == ("call_1", "unknown", "inferred")
     assert closed["cause"] == "agent_end" and closed["synthetic"]
-    (late,) = player.play(after())
+    (late,) = one.play(after())
     assert late["call_id"] == closed["call_id"] and late["outcome"] == "ok"  # the proven end stands
 
 
@@ -165,6 +165,16 @@ def test_the_end_of_a_sub_agent_closes_its_session_and_calls() -> None:
 
 
 # what must never be told
+
+
+def test_who_asked_is_told_by_a_keyed_hash() -> None:
+    given = payload("openclaw", "before_tool_call-exec-approved")
+    sender = given["ctx"]["requester"]["senderId"] = "somebody's own id"
+    (event,) = calls(play(given))
+    assert event["user_id_hash"].startswith("hmac-sha256:") and sender.encode() not in orjson.dumps(event)
+    run = hook("before_agent_run", prompt="hi", senderId=sender)
+    (prompt,) = of(play(run), "user.prompt.submitted")
+    assert prompt["user_id_hash"] == event["user_id_hash"]
 
 
 def test_the_configuration_with_its_keys_is_never_read() -> None:

@@ -31,8 +31,8 @@ def after(tool: str = "exec", id: str = "call_1", **event: Any) -> Json:
 
 
 def play(*payloads: Json) -> list[Json]:
-    player = Player("openclaw")
-    return [event for each in payloads for event in player.play(each)]
+    one = Player("openclaw")
+    return [event for each in payloads for event in one.play(each)]
 
 
 def calls(events: list[Json]) -> list[Json]:
@@ -40,18 +40,18 @@ def calls(events: list[Json]) -> list[Json]:
 
 
 def test_a_before_that_comes_after_its_after_is_the_same_call() -> None:
-    player = Player("openclaw")
-    made, start, end = player.play(after())
-    (late,) = player.play(before())
+    one = Player("openclaw")
+    made, start, end = one.play(after())
+    (late,) = one.play(before())
     assert made["event_name"] == "session.started"
     assert start["synthetic"] and start["cause"] == "after_without_before"
     assert {start["call_id"], end["call_id"]} == {late["call_id"]} and late["occurrence"] == 1
-    assert len(player.calls) == 0
+    assert len(one.calls) == 0
 
 
 def test_a_made_up_start_lies_before_its_end_by_the_call_s_duration() -> None:
-    player = Player("openclaw")
-    _, start, end = player.play(after(durationMs=1500), at_ms=T0 + 5_000)
+    one = Player("openclaw")
+    _, start, end = one.play(after(durationMs=1500), at_ms=T0 + 5_000)
     assert (start["timestamp"], end["timestamp"]) == ("2026-11-30T18:51:32.500Z", "2026-11-30T18:51:34.000Z")
 
 

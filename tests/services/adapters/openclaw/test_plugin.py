@@ -75,8 +75,8 @@ def session() -> list[Json]:
 
 
 def events_of(bodies: list[bytes]) -> list[Json]:
-    player = Player("openclaw")
-    return [event for body in bodies for event in player.play(orjson.loads(body))]
+    one = Player("openclaw")
+    return [event for body in bodies for event in one.play(orjson.loads(body))]
 
 
 def test_each_hook_call_is_delivered_once_and_in_order(home: Path) -> None:
