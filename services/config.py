@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 
@@ -67,7 +67,13 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Loade
         data = _section(document, file)
         data = _expand(data, env, warnings)
     unknown = _overlay(data, env)
-    config = yamlfile.check(Config, data, source=str(file), document=document, prefix=("agenttrace",))
+    config = yamlfile.check(
+        Config,
+        data,
+        source=str(file) if document is not None else "environment",
+        document=document,
+        prefix=("agenttrace",),
+    )
     if unknown:
         raise UserError("\n".join(unknown))
     return Loaded(config, str(file) if document is not None else "defaults", tuple(warnings))
@@ -107,7 +113,8 @@ def _overlay(data: dict[str, Any], env: Mapping[str, str]) -> list[str]:
         if not name.startswith(ENV_PREFIX) or name in OWN_VARIABLES or "__" not in name:
             continue
         path = name.removeprefix(ENV_PREFIX).lower().split("__")
-        if problem := _unknown(path):
+        is_list, problem = _look_up(path)
+        if problem:
             problems.append(f"environment: {name}: {problem}")
             continue
         node = data
@@ -115,26 +122,25 @@ def _overlay(data: dict[str, Any], env: Mapping[str, str]) -> list[str]:
             if not isinstance(node.get(step), dict):
                 node[step] = {}
             node = node[step]
-        node[path[-1]] = tuple(text.split(",")) if _is_list(path) else text
+        node[path[-1]] = tuple(part.strip() for part in text.split(",") if part.strip()) if is_list else text
     return problems
 
 
-def _unknown(path: list[str]) -> str | None:
-    model: type[BaseModel] = Config
+def _look_up(path: list[str]) -> tuple[bool, str | None]:
+    """Whether the key at `path` holds a list, and what is wrong with the path."""
+    model: type[BaseModel] | None = Config
+    annotation: Any = Config
     for depth, step in enumerate(path):
+        name = ".".join(path[: depth + 1])
+        if model is None:
+            return False, f"'{'.'.join(path[:depth])}' has no keys below it"
         if step not in model.model_fields:
-            return f"unknown key '{'.'.join(path[: depth + 1])}'{yamlfile.nearest(step, list(model.model_fields))}"
+            return False, f"unknown key '{name}'{yamlfile.nearest(step, list(model.model_fields))}"
         annotation = model.model_fields[step].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    return None
-
-
-def _is_list(path: list[str]) -> bool:
-    model: Any = Config
-    for step in path[:-1]:
-        model = model.model_fields[step].annotation
-    return str(model.model_fields[path[-1]].annotation).startswith("tuple")
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    if model is not None:
+        return False, f"'{'.'.join(path)}' is a section, name a key in it"
+    return get_origin(annotation) is tuple, None
 
 
 def hash_key(folder: Path, env: Mapping[str, str] = os.environ) -> tuple[bytes, str]:
@@ -157,7 +163,10 @@ def _own_key(path: Path) -> bytes:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = secrets.token_hex(32)
-        with contextlib.suppress(FileExistsError), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with (
+            contextlib.suppress(FileExistsError),
+            open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file,
+        ):
             file.write(made + "\n")
         key = path.read_text(encoding="ascii").strip().encode()
     except (OSError, UnicodeDecodeError) as error:

@@ -25,6 +25,9 @@ from schemas.config import KafkaConfig
 from schemas.errors import UserError
 from schemas.topics import TOPICS, Topic
 
+BROKER_DEFAULT = -1
+"""As a replication factor: what the broker's default.replication.factor says."""
+
 
 def client_kwargs(config: KafkaConfig) -> dict[str, Any]:
     """Keyword arguments that every aiokafka client takes. Raises UserError for missing servers or unreadable certificates."""
@@ -33,11 +36,19 @@ def client_kwargs(config: KafkaConfig) -> dict[str, Any]:
             "no Kafka to talk to: start the embedded one with `agenttrace up`, "
             "or set kafka.bootstrap_servers (AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS)"
         )
+    for server in config.bootstrap_servers.split(","):
+        if not server.rpartition(":")[2].isdigit():
+            raise UserError(f"kafka.bootstrap_servers: {server!r} is not HOST:PORT")
     kwargs: dict[str, Any] = {
         "bootstrap_servers": config.bootstrap_servers,
         "security_protocol": config.security_protocol,
     }
     if config.security_protocol.startswith("SASL"):
+        if not config.sasl_username or config.sasl_password is None:
+            raise UserError(
+                f"kafka.security_protocol is {config.security_protocol}, which needs kafka.sasl_username and "
+                "kafka.sasl_password"
+            )
         kwargs["sasl_mechanism"] = config.sasl_mechanism or "PLAIN"
         kwargs["sasl_plain_username"] = config.sasl_username
         kwargs["sasl_plain_password"] = config.sasl_password

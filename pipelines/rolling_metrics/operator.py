@@ -62,12 +62,12 @@ _DUMP_VERSION = 1
 
 
 class _Window:
-    """What must be said of a window, and what was."""
+    """What must be said of a window, with the log time of its last change, and under which ids what was said."""
 
     __slots__ = ("closed", "dirty", "said", "times")
 
     def __init__(self, start_ms: int, length_ms: int) -> None:
-        self.dirty: set[Key] = set()
+        self.dirty: dict[Key, int] = {}
         self.said: dict[Key, str] = {}
         self.closed = False
         self.times = (to_rfc3339(start_ms), to_rfc3339(start_ms + length_ms))
@@ -114,6 +114,7 @@ class RollingMetrics:
         self._floor = 0
         self._last_minute = 0
         self._tick = 0
+        self._log_ms = 0
 
     # records
 
@@ -123,6 +124,7 @@ class RollingMetrics:
         ms = record.event_ms
         if type(event["event_id"]) is not str:
             raise TypeError("event_id is not text")
+        self._log_ms = record.log_time_ms
         ahead = ms - record.log_time_ms
         if ahead > LATENESS_MS or ahead < -LATENESS_MS or ms // MINUTE_MS < self._floor:
             self._counts["too_early" if ahead > 0 else "too_late"] += 1
@@ -257,7 +259,7 @@ class RollingMetrics:
             place = self._minutes.get(later)
             if place is not None:
                 for window in place.windows:
-                    window.dirty.add(key)
+                    window.dirty[key] = self._log_ms
 
     def _cell(self, minute: int, key: Key) -> Cell:
         place = self._minutes.get(minute)
@@ -267,7 +269,7 @@ class RollingMetrics:
         if cell is None:
             cell = place.cells[key] = Cell()
         for window in place.windows:
-            window.dirty.add(key)
+            window.dirty[key] = self._log_ms
         return cell
 
     def _new_minute(self, minute: int) -> _Minute:
@@ -299,14 +301,15 @@ class RollingMetrics:
             window = self._windows[place]
             closes = (place[0] + place[1]) * MINUTE_MS <= t_ms
             if window.dirty or (closes and not window.closed):
-                self._say(place, window, closes, out)
+                self._say(place, window, t_ms, out)
         self._forget(t_ms)
 
-    def _say(self, place: tuple[int, int], window: _Window, closes: bool, out: Out) -> None:
+    def _say(self, place: tuple[int, int], window: _Window, t_ms: int, out: Out) -> None:
         size, start = place
+        closes = (start + size) * MINUTE_MS <= t_ms
         minutes = [found.cells for m in range(start, start + size) if (found := self._minutes.get(m))]
         keys = set(chain(*minutes))
-        wanted = window.dirty
+        wanted = set(window.dirty)
         if closes and not window.closed:
             wanted = keys
             window.closed = True
@@ -332,7 +335,9 @@ class RollingMetrics:
             else:
                 out.put(TOOL_METRIC, record_id, body)
                 window.said[key] = record_id
-        window.dirty = set()
+        # What a record after this progress changed is said again then: a host that re-reads the log takes what is due by
+        # a progress as said, and no more.
+        window.dirty = {key: log_ms for key, log_ms in window.dirty.items() if log_ms > t_ms}
 
     def _fold(
         self, place: tuple[int, int], minutes: list[dict[Key, Cell]], keys: set[Key]
@@ -434,7 +439,12 @@ class RollingMetrics:
         ]
         flights = [[number(key), flight.carry, list(flight.deltas.items())] for key, flight in self._flights.items()]
         windows = [
-            [*place, window.closed, [number(key) for key in window.dirty], [number(key) for key in window.said]]
+            [
+                *place,
+                window.closed,
+                [[number(key), log_ms] for key, log_ms in window.dirty.items()],
+                [number(key) for key in window.said],
+            ]
             for place, window in self._windows.items()
         ]
         return orjson.dumps(
@@ -471,7 +481,7 @@ class RollingMetrics:
         for size, first, closed, dirty, said in data["windows"]:
             window = self._window(size, first)
             window.closed = closed
-            window.dirty = {keys[key] for key in dirty}
+            window.dirty = {keys[key]: log_ms for key, log_ms in dirty}
             window.said = {keys[key]: self._record_id((size, first), keys[key]) for key in said}
         self._last_minute = 0
         self._minutes = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -33,7 +34,18 @@ def run(settings: WorkerSettings) -> None:
     is taken, and when the consumer fails for good (a supervisor should start the worker again).
     """
     logs.damp()
+    collect_garbage_seldom()
     asyncio.run(_run(settings))
+
+
+def collect_garbage_seldom() -> None:
+    """Let Python's cycle collector run by the 20,000 objects: operators keep many and make hardly a cycle.
+
+    By the default of 700 it takes a fifth of the time (measured with all operators).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class FaustInputs:

@@ -58,7 +58,7 @@ class SequenceRules:
             else:
                 self._rates[name] = Rates(rule)
         self._said: dict[Place, dict[str, Any]] = {}
-        self._deferred: set[Place] = set()
+        self._deferred: dict[Place, int] = {}
         self._tick = 0
         self._forgotten_ms = 0
 
@@ -108,7 +108,7 @@ class SequenceRules:
             for bucket in touched:
                 place = (rule.identity, key, bucket)
                 if self._said.get(place, _NOTHING)["evidence_count"] > MAX_EVIDENCE:
-                    self._deferred.add(place)
+                    self._deferred[place] = record.log_time_ms
                 else:
                     self._say(place, patterns.support(key, bucket), out)
 
@@ -119,8 +119,8 @@ class SequenceRules:
                 return pack
         return None
 
-    def _say(self, place: Place, support: Support | None, out: Out) -> None:
-        """Say, say anew or take back a finding, unless nothing changed."""
+    def _say(self, place: Place, support: Support | None, out: Out, *, anew: bool = False) -> None:
+        """Say or take back a finding; unless `anew`, only if something changed."""
         said = self._said.get(place)
         if support is None:
             if said is not None:
@@ -130,7 +130,7 @@ class SequenceRules:
         name, key, bucket = place
         rule = self._rules[name]
         made = body(rule, identity(rule, *key, bucket, self._partition), key[1], support)
-        if made != said:
+        if anew or made != said:
             self._said[place] = made
             # The host stamps what it is given, and what was said is compared with later.
             out.put(RISK_FINDING, made["finding_id"], dict(made))
@@ -138,18 +138,22 @@ class SequenceRules:
     # progress
 
     def on_progress(self, t_ms: int, out: Out) -> None:
-        """Judge what was put off and what closed; forget what no later record can change."""
+        """Judge what was put off and what closed; forget what no later record can change.
+
+        What a record after this progress changed is said again later: a host that re-reads the log takes what is due by
+        a progress as said, and no more.
+        """
         tick = t_ms // SAY_EVERY_MS
         if tick <= self._tick:
             return
         self._tick = tick
         for place in sorted(self._deferred):
             name, key, bucket = place
-            self._say(place, self._patterns[name].support(key, bucket), out)
-        self._deferred.clear()
+            self._say(place, self._patterns[name].support(key, bucket), out, anew=True)
+        self._deferred = {place: log_ms for place, log_ms in self._deferred.items() if log_ms > t_ms}
         for name, rates in self._rates.items():
             for key, bucket in rates.closed(t_ms):
-                self._say((name, key, bucket), rates.support(key, bucket, t_ms), out)
+                self._say((name, key, bucket), rates.support(key, bucket, t_ms), out, anew=True)
         self._forget(t_ms)
 
     def _forget(self, t_ms: int) -> None:
@@ -176,7 +180,7 @@ class SequenceRules:
                 "patterns": {name: patterns.dump() for name, patterns in self._patterns.items()},
                 "rates": {name: rates.dump() for name, rates in self._rates.items()},
                 "said": list(self._said.items()),
-                "deferred": list(self._deferred),
+                "deferred": list(self._deferred.items()),
                 "tick": self._tick,
                 "forgotten_ms": self._forgotten_ms,
             }
@@ -197,7 +201,7 @@ class SequenceRules:
                 if name in rules:
                     rules[name].load(dumped)
         self._said = {_place(place): said for place, said in data["said"] if place[0] in self._rules}
-        self._deferred = {_place(place) for place in data["deferred"] if place[0] in self._rules}
+        self._deferred = {_place(place): log_ms for place, log_ms in data["deferred"] if place[0] in self._rules}
         self._tick, self._forgotten_ms = data["tick"], data["forgotten_ms"]
 
 

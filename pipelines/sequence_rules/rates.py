@@ -75,7 +75,7 @@ class Rates:
         self._calls: dict[str, list[End]] = {}
         self._expiry: dict[int, list[str]] = {}
         self._groups: dict[GroupKey, _Group] = {}
-        self._open: dict[int, set[GroupKey]] = {}
+        self._open: dict[int, dict[GroupKey, int]] = {}
 
     def add(self, key: GroupKey, record: Record, pack_hash: str) -> None:
         """Count the end of a call."""
@@ -100,6 +100,7 @@ class Rates:
             for end in counted:
                 owner, said = end.payload
                 self._count(owner, end.ms // SUB_WINDOW_MS, said, by)
+                self._open.setdefault(end.ms // SUB_WINDOW_MS, {})[owner] = record.log_time_ms
         self._calls[ref] = ends
 
     def _group(self, key: GroupKey) -> _Group:
@@ -112,17 +113,21 @@ class Rates:
         counts = self._group(key).counts.setdefault(sub, [0, 0, 0, 0])
         for place, one in enumerate(_classes(outcome)):
             counts[place] += by * one
-        self._open.setdefault(sub, set()).add(key)
 
     def closed(self, t_ms: int) -> list[tuple[GroupKey, int]]:
-        """Groups and cooldown buckets to judge: a sub-window of theirs changed and is closed."""
+        """Groups and cooldown buckets to judge: a sub-window of theirs changed and is closed.
+
+        What a record after this progress changed is judged again then (see SequenceRules.on_progress).
+        """
         now = t_ms // SUB_WINDOW_MS
         changed: set[tuple[GroupKey, int]] = set()
         for sub in [sub for sub in self._open if sub < now]:
             first, last = sub * SUB_WINDOW_MS, (sub + self._subs) * SUB_WINDOW_MS - 1
             buckets = range(self.rule.bucket(first), self.rule.bucket(last) + 1)
-            for key in self._open.pop(sub):
-                changed.update((key, bucket) for bucket in buckets)
+            keys = self._open.pop(sub)
+            changed.update((key, bucket) for key in keys for bucket in buckets)
+            if later := {key: log_ms for key, log_ms in keys.items() if log_ms > t_ms}:
+                self._open[sub] = later
         return sorted(changed)
 
     def support(self, key: GroupKey, bucket: int, t_ms: int) -> Support | None:
@@ -189,7 +194,7 @@ class Rates:
         return {
             "calls": [[ref, [list(end) for end in ends]] for ref, ends in self._calls.items()],
             "groups": [[key, list(group.counts.items()), group.events.dump()] for key, group in self._groups.items()],
-            "open": [[sub, list(keys)] for sub, keys in self._open.items()],
+            "open": [[sub, list(keys.items())] for sub, keys in self._open.items()],
         }
 
     def load(self, data: dict[str, Any]) -> None:
@@ -201,7 +206,7 @@ class Rates:
         for key, counts, events in data["groups"]:
             group = self._group(_key(key))
             group.counts, group.events = dict(counts), Slots.load(events)
-        self._open = {sub: {_key(key) for key in keys} for sub, keys in data["open"]}
+        self._open = {sub: {_key(key): log_ms for key, log_ms in keys} for sub, keys in data["open"]}
 
 
 def _classes(outcome: str) -> tuple[int, int, int, int]:

@@ -51,7 +51,9 @@ def read(path: Path) -> Iterator[Recorded]:
 
 def _recorded(row: Mapping[str, Any], line: int) -> Recorded:
     if "payload" in row and "ts" in row and isinstance(row["payload"], dict):
-        return Recorded(str(row.get("hook")), _wire(row), int(float(row["ts"]) * 1000), line)
+        ts = row["ts"]
+        ms = int(ts * 1000) if isinstance(ts, int | float) else None
+        return Recorded(str(row.get("hook")), _wire(row), ms, line)
     if isinstance(row.get("stdin"), dict):
         row = row["stdin"]
     hook = row.get("hook_event_name") or row.get("hook") or "unknown"

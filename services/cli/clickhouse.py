@@ -8,12 +8,12 @@ import orjson
 from schemas.errors import UserError
 from services.cli.main import load_config
 from services.cli.running import clickhouse_dsn
+from services.cli.text import safe
 
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
-@click.pass_context
-def migrate(ctx: click.Context, dry_run: bool) -> None:
+def migrate(dry_run: bool) -> None:
     """Bring the ClickHouse tables to this version; what is applied already is left alone.
 
     \b
@@ -22,7 +22,7 @@ def migrate(ctx: click.Context, dry_run: bool) -> None:
     """
     from services.clickhouse_sink.migrate import migrate_dsn, pending_dsn
 
-    dsn = clickhouse_dsn(load_config(ctx).config)
+    dsn = clickhouse_dsn(load_config().config)
     names = pending_dsn(dsn) if dry_run else migrate_dsn(dsn)
     for name in names:
         click.echo(f"{'would apply' if dry_run else 'applied'} {name}")
@@ -34,8 +34,7 @@ def migrate(ctx: click.Context, dry_run: bool) -> None:
 @click.argument("sql")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Rows shown at most.")
-@click.pass_context
-def query(ctx: click.Context, sql: str, as_json: bool, limit: int) -> None:
+def query(sql: str, as_json: bool, limit: int) -> None:
     """Run SQL on ClickHouse and show the rows. docs/queries.md has SQL for the usual questions.
 
     \b
@@ -46,7 +45,7 @@ def query(ctx: click.Context, sql: str, as_json: bool, limit: int) -> None:
     import clickhouse_connect
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    dsn = clickhouse_dsn(load_config(ctx).config)
+    dsn = clickhouse_dsn(load_config().config)
     try:
         client = clickhouse_connect.get_client(dsn=dsn)
         result = client.query(sql)
@@ -58,11 +57,12 @@ def query(ctx: click.Context, sql: str, as_json: bool, limit: int) -> None:
             click.echo(orjson.dumps(dict(zip(result.column_names, row, strict=True)), default=str))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*result.column_names, box=None, pad_edge=False, header_style="bold")
+    table = Table(*map(escape, result.column_names), box=None, pad_edge=False, header_style="bold")
     for row in rows[:limit]:
-        table.add_row(*("" if value is None else str(value) for value in row))
+        table.add_row(*(escape("" if value is None else safe(value)) for value in row))
     console = Console()
     console.print(table)
     if len(rows) > limit:

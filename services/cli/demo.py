@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from services.adapters.recordings import read
 from services.adapters.registry import ADAPTERS
 from services.cli.running import kafka_kwargs
 from services.cli.stack import begin
+from services.cli.text import cut, safe
 from services.config import load
 from services.demo import check, synthetic
 from services.demo import report as reports
@@ -51,6 +53,7 @@ def demo(json_file: Path | None, keep: bool, home: Path) -> None:
       agenttrace demo --keep
     """
     home = home.absolute()
+    signal.signal(signal.SIGTERM, _on_term)
     for name in [name for name in os.environ if name.startswith("AGENTTRACE_")]:
         del os.environ[name]
     os.environ["AGENTTRACE_HOME"] = str(home)
@@ -76,7 +79,10 @@ def sessions() -> list[DemoSession]:
     """Every recorded session, and for each runtime a synthetic one at its end."""
     found = []
     for runtime in sorted(ADAPTERS):
-        for file in sorted((SESSIONS / runtime).glob("*.jsonl")):
+        files = sorted((SESSIONS / runtime).glob("*.jsonl"))
+        if not files:
+            raise UserError(f"no recorded session in {SESSIONS / runtime}; install the package again", exit_code=66)
+        for file in files:
             found.append(DemoSession(runtime, file.stem, False, [(r.hook, r.body) for r in read(file)]))
         told = synthetic.session(runtime)
         payloads = [(str(p.get("hook_event_name") or p.get("hook")), p) for p in told]
@@ -95,7 +101,10 @@ async def _show(home: Path, began: float) -> Report:
     mark = time.monotonic()
     with _bar(f"Sending {total} hook payloads of {len(chosen)} sessions", total) as tick:
         sender = Sender(home, where.http_port, Path(where.socket), _PAUSE_S, tick)
-        await sender.run(chosen)
+        try:
+            await sender.run(chosen)
+        except* UserError as group:
+            raise group.exceptions[0] from None
     seconds["send"] = time.monotonic() - mark
     mark = time.monotonic()
     kwargs = kafka_kwargs(load().config)
@@ -118,32 +127,53 @@ async def _show(home: Path, began: float) -> Report:
 async def _settle(home: Path, sent: Sent, kwargs: dict[str, Any], client: Any) -> Report:
     """Wait until everything accepted is in Kafka and ClickHouse and what had to be found was found, or until time is up."""
     runtimes = sorted(ADAPTERS)
-    stages: list[tuple[str, Callable[[], bool]]] = [
-        ("the collector has every payload", lambda: check.journalled(home).deliveries >= sent.payloads),
-        ("every event is in ClickHouse", lambda: check.journalled(home).seqs <= check.in_clickhouse(client)),
-        ("calls past their time are found", lambda: client.query(reports.OPEN).result_rows[0][0] == 0),
-        ("findings are there", lambda: not reports.missing_findings(client, runtimes)),
-        ("metric windows are there", lambda: client.query("select count() from tool_metrics").result_rows[0][0] > 0),
-    ]
+    problems: list[str] = []
     deadline = time.monotonic() + _WAIT_S
-    for name, reached in stages:
+
+    async def wait(step: str, reached: Callable[[], bool]) -> None:
         began = time.monotonic()
-        while not await asyncio.to_thread(reached) and time.monotonic() < deadline:
+        while not await asyncio.to_thread(reached):
+            if time.monotonic() > deadline:
+                problems.append(f"not reached in {_WAIT_S:.0f} s: {step}")
+                return
             await asyncio.sleep(0.2)
-        _line(name, "done", time.monotonic() - began)
-    accepted = check.journalled(home)
+        _line(step, "done", time.monotonic() - began)
+
+    await wait("the collector has every payload", lambda: check.journalled(home).deliveries >= sent.payloads)
+    # What is in the journal now is what must arrive; heartbeats go on meanwhile and are not waited for.
+    wanted = check.journalled(home)
+    await wait("every event is in ClickHouse", lambda: wanted.seqs <= set(check.in_clickhouse(client)))
+    await wait("calls past their time are found", lambda: client.query(reports.OPEN).result_rows[0][0] == 0)
+    await wait("findings are there", lambda: not reports.missing_findings(client, runtimes))
+    await wait("metric windows are there", lambda: bool(client.query(reports.SLOWEST).result_rows))
     kafka = await check.in_kafka(kwargs)
-    clickhouse = await asyncio.to_thread(check.in_clickhouse, client)
-    # Heartbeats go on while we count: what came after the journal was read is left out on both sides.
-    upto = {place for place in kafka | clickhouse if place[2] <= accepted.last.get(place[:2], 0)}
-    return Report(
+    rows = await asyncio.to_thread(check.in_clickhouse, client)
+    calls = await asyncio.to_thread(check.calls_in_clickhouse, client)
+    ours = [place for place in rows if place in wanted.seqs]
+    report = Report(
         payloads=sent.payloads,
         doors=dict(sent.by_door),
-        deliveries=accepted.deliveries,
-        accepted=len(accepted.seqs),
-        kafka=len(kafka & upto),
-        clickhouse=len(clickhouse & upto),
+        deliveries=wanted.deliveries,
+        accepted=len(wanted.seqs),
+        kafka=len(kafka & wanted.seqs),
+        clickhouse=len(ours),
+        tool_calls=len(calls),
+        problems=problems,
     )
+    if not len(wanted.seqs) == report.kafka == report.clickhouse == len(set(ours)):
+        problems.append(
+            f"events differ: {report.accepted} accepted, {report.kafka} in Kafka, {report.clickhouse} rows of which "
+            f"{len(set(ours))} distinct in ClickHouse (by producer, epoch, seq)"
+        )
+    if sorted(calls) != sorted(wanted.calls):
+        problems.append(
+            f"tool calls differ: {len(wanted.calls)} in the journal, {len(calls)} rows of which {len(set(calls))} distinct"
+        )
+    return report
+
+
+def _on_term(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _environment() -> dict[str, str]:
@@ -212,7 +242,7 @@ def _print(report: Report) -> None:
     )
     for row in report.never_ended[:8]:
         console.print(
-            f"  {row['agent_runtime']:11} {row['tool_name']:24} {_cut(row['input_summary'], 60)}", markup=False
+            f"  {row['agent_runtime']:11} {row['tool_name']:24} {cut(row['input_summary'], 60)}", markup=False
         )
     if len(report.never_ended) > 8:
         console.print(f"  … and {len(report.never_ended) - 8} more")
@@ -223,7 +253,7 @@ def _print(report: Report) -> None:
         first = row["evidence"][0]
         console.print(
             f"  [{colour}]{row['risk']:8}[/] {row['agent_runtime']:11} {row['title']}\n"
-            f"           [dim]{row['evidence_count']} events, first {first[1]}/{first[2]}/{first[3]}, session {row['session_id']}[/]"
+            f"           [dim]{row['evidence_count']} events, first {first[1]}/{first[2]}/{first[3]}, session {safe(row['session_id'])}[/]"
         )
     if len(report.findings) > 12:
         console.print(f"  … and {len(report.findings) - 12} more")
@@ -247,8 +277,3 @@ def _print(report: Report) -> None:
     console.print(
         "\nWhere to look next: make up, then .venv/bin/agenttrace tail | query SQL (docs/queries.md) | status; docs/architecture.md"
     )
-
-
-def _cut(text: str | None, width: int) -> str:
-    flat = " ".join((text or "").split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"

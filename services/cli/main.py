@@ -64,8 +64,7 @@ class _Lazy(click.Group):
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log what happens to standard error.")
 @click.version_option(package_name="agenttrace", prog_name="agenttrace")
-@click.pass_context
-def cli(ctx: click.Context, config_file: Path | None, verbose: bool) -> None:
+def cli(config_file: Path | None, verbose: bool) -> None:
     """AgentTrace: what coding agents really did.
 
     \b
@@ -83,13 +82,17 @@ def cli(ctx: click.Context, config_file: Path | None, verbose: bool) -> None:
     if not verbose:
         # Clients log at length what we tell in one line.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    ctx.obj = config_file
+    if config_file is not None:
+        # The parts of a stack are processes of their own: the environment is how they learn of the file.
+        os.environ["AGENTTRACE_CONFIG"] = str(config_file.absolute())
 
 
-def load_config(ctx: click.Context) -> configuration.Loaded:
-    """The configuration for this call. Raises UserError."""
-    file: Path | None = ctx.find_root().obj
-    return configuration.load(file)
+def load_config() -> configuration.Loaded:
+    """The configuration for this call, its warnings told on standard error. Raises UserError."""
+    loaded = configuration.load()
+    for warning in loaded.warnings:
+        click.echo(f"agenttrace: warning: {warning}", err=True)
+    return loaded
 
 
 def main() -> None:
@@ -104,10 +107,6 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output went away, as `| head` does; what is left in the buffer has no taker.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

@@ -12,20 +12,20 @@ import orjson
 
 from schemas.events import to_json
 from schemas.identity import new_delivery_id
+from services import config as configuration
 from services.adapters.calls import CallTable
 from services.adapters.context import Context
 from services.adapters.recordings import Recorded, read
-from services.adapters.registry import ADAPTERS, normalise as normalise_body
-from services.collector.capturing import from_config
-from services import config as configuration
+from services.adapters.registry import ADAPTERS
+from services.adapters.registry import normalise as normalise_body
 from services.cli.main import load_config
+from services.collector.capturing import from_config
 
 
 @click.command()
 @click.argument("runtime", type=click.Choice(sorted(ADAPTERS)))
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.pass_context
-def normalise(ctx: click.Context, runtime: str, files: tuple[Path, ...]) -> None:
+def normalise(runtime: str, files: tuple[Path, ...]) -> None:
     """Print the events of payload or session files as JSON lines.
 
     A file holds one hook payload, or a session with one {"ts", "hook", "payload"} a line. Ids follow from the content, so
@@ -36,7 +36,7 @@ def normalise(ctx: click.Context, runtime: str, files: tuple[Path, ...]) -> None
       agenttrace normalise claude_code session.jsonl | jq .event_name
       agenttrace normalise codex payloads/*.json
     """
-    capture = from_config(load_config(ctx).config, configuration.home())
+    capture = from_config(load_config().config, configuration.home())
     adapter = ADAPTERS[runtime]
     calls = CallTable()
     for file in files:

@@ -30,5 +30,7 @@ def check(files: tuple[Path, ...]) -> None:
     for problem in problems:
         click.echo(problem, err=True)
     if len(warnings) < len(problems):
-        raise UserError(f"{len(problems) - len(warnings)} mistakes; a worker would not start with these rules", exit_code=65)
+        raise UserError(
+            f"{len(problems) - len(warnings)} mistakes; a worker would not start with these rules", exit_code=65
+        )
     click.echo(f"{len(files)} files: right")

@@ -11,8 +11,7 @@ from services.cli.running import clickhouse_dsn, kafka_kwargs
 
 
 @click.command()
-@click.pass_context
-def collector(ctx: click.Context) -> None:
+def collector() -> None:
     """Run the collector: hooks in on a Unix socket and loopback HTTP, journal, events out.
 
     \b
@@ -23,7 +22,7 @@ def collector(ctx: click.Context) -> None:
     from services.collector.service import Collector
     from services.collector.settings import from_config
 
-    config = load_config(ctx).config
+    config = load_config().config
     kwargs = kafka_kwargs(config) if "kafka" in config.collector.sinks else None
     settings = from_config(config, kwargs)
 
@@ -34,8 +33,7 @@ def collector(ctx: click.Context) -> None:
 
 
 @click.command()
-@click.pass_context
-def worker(ctx: click.Context) -> None:
+def worker() -> None:
     """Run the stream processors: pending calls, rolling metrics, sequence rules.
 
     \b
@@ -46,14 +44,13 @@ def worker(ctx: click.Context) -> None:
     from pipelines.runtime.settings import WorkerSettings
     from pipelines.runtime.worker import run
 
-    config = load_config(ctx).config
+    config = load_config().config
     operators = tuple(build_operators(config))
     run(WorkerSettings(kafka=kafka_kwargs(config), operators=operators, http_port=config.pipelines.port))
 
 
 @click.command()
-@click.pass_context
-def sink(ctx: click.Context) -> None:
+def sink() -> None:
     """Run the ClickHouse sink: every topic into its table.
 
     \b
@@ -63,5 +60,5 @@ def sink(ctx: click.Context) -> None:
     from services.clickhouse_sink.service import run
     from services.clickhouse_sink.settings import from_config
 
-    config = load_config(ctx).config
+    config = load_config().config
     run(from_config(config, kafka_kwargs(config), clickhouse_dsn(config)))

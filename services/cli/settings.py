@@ -21,15 +21,14 @@ def config() -> None:
 
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def show(ctx: click.Context, as_json: bool) -> None:
+def show(as_json: bool) -> None:
     """Print the configuration in force, secrets masked.
 
     \b
     Example:
       AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 agenttrace config show
     """
-    loaded = load_config(ctx)
+    loaded = load_config()
     data = {"agenttrace": _mask(loaded.config.model_dump(mode="json"))}
     if as_json:
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2))
@@ -48,15 +47,14 @@ def show(ctx: click.Context, as_json: bool) -> None:
 @click.option(
     "--config", "--file", "file", type=click.Path(path_type=Path), help="The file to check; else the one in force."
 )
-@click.pass_context
-def check(ctx: click.Context, file: Path | None) -> None:
+def check(file: Path | None) -> None:
     """Check a file: unknown keys are named with the nearest valid one, file and line.
 
     \b
     Example:
       agenttrace config check --config agenttrace.yaml
     """
-    loaded = configuration.load(file) if file else load_config(ctx)
+    loaded = configuration.load(file) if file else load_config()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"{loaded.source}: right")

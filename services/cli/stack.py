@@ -15,14 +15,14 @@ import orjson
 from schemas.errors import UserError
 from services import config as configuration
 from services.cli.main import load_config
+from services.embedded.host import ensure_folder
 
 _PROGRESS_FD = "AGENTTRACE_PROGRESS_FD"
 
 
 @click.command()
 @click.option("--foreground", is_flag=True, help="Stay until Ctrl-C instead of going to the background.")
-@click.pass_context
-def up(ctx: click.Context, foreground: bool) -> None:
+def up(foreground: bool) -> None:
     """Start broker, ClickHouse, tables, topics, collector, worker and sink; comes back when all are ready.
 
     State and logs lie in AGENTTRACE_HOME (~/.agenttrace). A Kafka or ClickHouse named in the configuration is used as it is.
@@ -32,7 +32,7 @@ def up(ctx: click.Context, foreground: bool) -> None:
       agenttrace up
       AGENTTRACE_HOME=/srv/agenttrace agenttrace up --foreground
     """
-    loaded = load_config(ctx)
+    loaded = load_config()
     home = configuration.home()
     if foreground:
         from services.embedded.stack import run
@@ -59,8 +59,7 @@ def down() -> None:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def status(ctx: click.Context, as_json: bool) -> None:
+def status(as_json: bool) -> None:
     """Show what runs, where it is reached and how often each part was started again.
 
     Exit code 69 when nothing runs.
@@ -94,11 +93,11 @@ def status(ctx: click.Context, as_json: bool) -> None:
     console.print(f"up for {minutes:.0f} min, supervisor pid {run.pid}, home {home}", soft_wrap=True)
 
 
-def begin(home: Path, report: Any, env: dict[str, str] | None = None) -> int:
-    """Start the stack in the background and wait until it is up; returns the supervisor's pid. Raises UserError."""
-    (home / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+def begin(home: Path, report: Any, env: dict[str, str] | None = None) -> None:
+    """Start the stack in the background and wait until it is up; ended again if this is interrupted. Raises UserError."""
+    log_file = ensure_folder(home / "logs") / "stack.log"
     read_end, write_end = os.pipe()
-    with open(home / "logs" / "stack.log", "ab") as log, os.fdopen(read_end, "rb") as progress:
+    with open(log_file, "ab") as log, os.fdopen(read_end, "rb") as progress:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "services.cli.main", "up", "--foreground"],
             stdin=subprocess.DEVNULL,
@@ -109,12 +108,17 @@ def begin(home: Path, report: Any, env: dict[str, str] | None = None) -> int:
             start_new_session=True,
         )
         os.close(write_end)
-        if _follow(progress, report):
-            return child.pid
+        try:
+            if _follow(progress, report):
+                return
+        except BaseException:
+            child.terminate()
+            child.wait()
+            raise
         assert child.stderr is not None
         told = child.stderr.read().decode(errors="replace").strip().splitlines()
         code = child.wait()
-    line = told[-1].removeprefix("agenttrace: ") if told else f"the stack ended with {code}; see {home}/logs/stack.log"
+    line = told[-1].removeprefix("agenttrace: ") if told else f"the stack ended with {code}; see {log_file}"
     raise UserError(line, exit_code=code if code > 0 else os.EX_SOFTWARE)
 
 
@@ -146,7 +150,8 @@ class _Pipe:
         if state == "up":
             self._file.close()
             self._file = None
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            # From now on nobody reads the pipe behind standard error; the log does.
+            os.dup2(1, 2)
 
 
 class _Printer:

@@ -17,6 +17,7 @@ from schemas.events import Outcome, Runtime
 from schemas.topics import HEADER_KIND, KIND_CONTROL, TOPICS
 from services.cli.main import load_config
 from services.cli.running import kafka_kwargs
+from services.cli.text import cut, safe
 
 _SHOWN = tuple(topic.name for topic in TOPICS if topic.kind != "internal" and topic.events)
 _MARK = {"ok": "[green]ok[/]", "error": "[red]error[/]", "blocked": "[yellow]blocked[/]", "timeout": "[red]timeout[/]"}
@@ -35,10 +36,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 @click.option("--until-now", is_flag=True, help="Stop at what is there now instead of waiting for more.")
 @click.option("--all", "everything", is_flag=True, help="Also heartbeats and metric windows.")
 @click.option("--json", "as_json", is_flag=True, help="Print whole events as JSON lines.")
-@click.pass_context
-def tail(
-    ctx: click.Context, since: str | None, until_now: bool, as_json: bool, everything: bool, **wanted: Any
-) -> None:
+def tail(since: str | None, until_now: bool, as_json: bool, everything: bool, **wanted: Any) -> None:
     """Follow the event topics; Ctrl-C ends it.
 
     \b
@@ -46,7 +44,7 @@ def tail(
       agenttrace tail --event tool.call --outcome error
       agenttrace tail --since 1h --until-now --json | jq -r .tool_name
     """
-    kwargs = kafka_kwargs(load_config(ctx).config)
+    kwargs = kafka_kwargs(load_config().config)
     start_ms = None if since is None else int((time.time() - _seconds(since)) * 1000)
     asyncio.run(_follow(kwargs, start_ms, until_now, _filter(wanted, everything), _json if as_json else _line()))
 
@@ -130,8 +128,8 @@ def _line() -> Callable[[dict[str, Any]], None]:
 
     def show(event: dict[str, Any]) -> None:
         console.print(
-            f"[dim]{_clock(event)}[/] [cyan]{event.get('agent_runtime', ''):11}[/] "
-            f"{event['event_name'].removeprefix('tool.call.'):18} {_outcome(event)}{escape(describe(event))}"
+            f"[dim]{_clock(event)}[/] [cyan]{escape(safe(event.get('agent_runtime', ''))):11}[/] "
+            f"{escape(safe(event.get('event_name')).removeprefix('tool.call.')):18} {_outcome(event)}{escape(safe(describe(event)))}"
         )
 
     return show
@@ -150,10 +148,10 @@ def describe(event: Mapping[str, Any]) -> str:
     for side in ("input", "content"):
         summary = (event.get(side) or {}).get("summary")
         if summary:
-            parts.append(_short(str(summary), 80))
+            parts.append(cut(summary, 80))
     error = event.get("error") or {}
     if error.get("message_summary"):
-        parts.append("→ " + _short(str(error["message_summary"]), 60))
+        parts.append("→ " + cut(error["message_summary"], 60))
     if "duration_ms" in event:
         parts.append(f"{event['duration_ms']:.0f} ms")
     for name in ("reason", "cause", "model", "outcome_evidence"):
@@ -175,11 +173,6 @@ def _clock(event: Mapping[str, Any]) -> str:
     except ValueError:
         return "??:??:??.???"
     return f"{moment.astimezone():%H:%M:%S}.{moment.astimezone(UTC).microsecond // 1000:03d}"
-
-
-def _short(text: str, width: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
 def _seconds(text: str) -> int:

@@ -24,8 +24,7 @@ def topics() -> None:
     "--replication", type=click.IntRange(1, 10), default=1, show_default=True, help="Copies of each partition."
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be created.")
-@click.pass_context
-def create(ctx: click.Context, partitions: int, replication: int, dry_run: bool) -> None:
+def create(partitions: int, replication: int, dry_run: bool) -> None:
     """Create the topics that are missing; existing ones stay as they are.
 
     \b
@@ -33,7 +32,7 @@ def create(ctx: click.Context, partitions: int, replication: int, dry_run: bool)
       agenttrace topics create --partitions 12 --replication 3
       agenttrace topics create --dry-run
     """
-    kwargs = kafka_kwargs(load_config(ctx).config)
+    kwargs = kafka_kwargs(load_config().config)
     states = asyncio.run(create_topics(kwargs, partitions=partitions, replication=replication, dry_run=dry_run))
     for state in states:
         word = ("would create" if dry_run else "created") if state.created else "exists"
@@ -48,7 +47,7 @@ def list_command(ctx: click.Context, as_json: bool) -> None:
 
     Exit code 69 when one is missing.
     """
-    states = asyncio.run(list_topics(kafka_kwargs(load_config(ctx).config)))
+    states = asyncio.run(list_topics(kafka_kwargs(load_config().config)))
     if as_json:
         click.echo(orjson.dumps([_row(state) for state in states], option=orjson.OPT_INDENT_2))
     else:

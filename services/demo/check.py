@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,26 +22,26 @@ _CONTRACTS = frozenset(adapter.contract for adapter in ADAPTERS.values())
 
 @dataclass(frozen=True, slots=True)
 class Journalled:
-    """What the collector accepted: every event's place, the deliveries it came in, and calls by their last event."""
+    """What the collector accepted: every event's place, the deliveries that hooks made, and the tool calls."""
 
     seqs: Seqs
     deliveries: int
-    last: dict[tuple[str, int], int]
+    calls: set[str]
 
 
 def journalled(home: Path) -> Journalled:
     """Read the collector's journal; it keeps what it published for long enough for a demo."""
     seqs: Seqs = set()
     deliveries: set[str] = set()
-    last: Counter[tuple[str, int]] = Counter()
+    calls: set[str] = set()
     for line in Journal(home / "collector" / "journal").lines():
         for event in line.events or []:
-            place = _place(event)
-            seqs.add(place)
-            last[place[:2]] = max(last[place[:2]], place[2])
+            seqs.add(_place(event))
+            if "call_key" in event:
+                calls.add(event["call_id"])
             if event["source_adapter"] in _CONTRACTS:
                 deliveries.add(delivery_key(event))
-    return Journalled(seqs, len(deliveries), dict(last))
+    return Journalled(seqs, len(deliveries), calls)
 
 
 async def in_kafka(kwargs: dict[str, Any]) -> Seqs:
@@ -65,10 +64,17 @@ async def in_kafka(kwargs: dict[str, Any]) -> Seqs:
         await consumer.stop()
 
 
-def in_clickhouse(client: Any) -> Seqs:
-    """The places of all events in the view `events`, which shows each once."""
-    rows = client.query("select producer_id, producer_epoch, producer_seq from events").result_rows
-    return {(producer, int(epoch), int(seq)) for producer, epoch, seq in rows}
+def in_clickhouse(client: Any) -> list[tuple[str, int, int]]:
+    """The places of all rows that the view `events` shows for events of producers; a list, so that a double is seen."""
+    rows = client.query(
+        "select producer_id, producer_epoch, producer_seq from events where producer_id != ''"
+    ).result_rows
+    return [(producer, int(epoch), int(seq)) for producer, epoch, seq in rows]
+
+
+def calls_in_clickhouse(client: Any) -> list[str]:
+    """The call ids of all rows of the view `tool_calls`."""
+    return [row[0] for row in client.query("select call_id from tool_calls").result_rows]
 
 
 def _place(event: dict[str, Any]) -> tuple[str, int, int]:

@@ -60,7 +60,7 @@ class Sender:
     async def run(self, sessions: list[DemoSession]) -> None:
         """All sessions: the runtimes side by side, the sessions of one runtime one after the other."""
         runtimes = dict.fromkeys(session.runtime for session in sessions)
-        connector = aiohttp.UnixConnector(os.path.relpath(self._socket))
+        connector = aiohttp.UnixConnector(_short(self._socket))
         async with aiohttp.ClientSession() as http, aiohttp.ClientSession(connector=connector) as socket:
             async with asyncio.TaskGroup() as group:
                 for runtime in runtimes:
@@ -115,6 +115,11 @@ class Sender:
                 f"{protocol.COMMAND} {runtime} answered {process.returncode} {answer[:80]!r}, not 0 and nothing"
             )
         self.sent.count(protocol.COMMAND)
+
+
+def _short(path: Path) -> str:
+    """The path, or the same from here where it is too long for a socket's name (108 bytes)."""
+    return min(str(path), os.path.relpath(path), key=len)
 
 
 def _spool(home: Path, runtime: str, delivery: str, body: bytes) -> None:

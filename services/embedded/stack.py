@@ -20,7 +20,7 @@ from services.embedded.kafka import KafkaBroker
 from services.embedded.part import Part
 from services.embedded.run_file import Endpoints
 from services.embedded.supervisor import Supervisor
-from services.kafka import client_kwargs, create_topics
+from services.kafka import BROKER_DEFAULT, client_kwargs, create_topics
 
 Report = Callable[[str, str, float], None]
 """`report(step, "start" | "done", seconds)` as the stack comes up."""
@@ -48,7 +48,7 @@ def run(config: Config, home: Path, report: Report) -> None:
                 broker = KafkaBroker(home / "kafka")
                 stack.start(broker.part())
                 bootstrap = broker.bootstrap
-        dsn = config.clickhouse.dsn or config.sinks.database.dsn
+        dsn = config.clickhouse.dsn or config.sinks.database.dsn or os.environ.get("CLICKHOUSE_DSN")
         if not dsn:
             with _step(report, "ClickHouse engine"):
                 engine = ClickHouseServer(home / "clickhouse")
@@ -58,8 +58,9 @@ def run(config: Config, home: Path, report: Report) -> None:
             _migrate(dsn)
         with _step(report, "topics"):
             kafka = config.kafka.model_copy(update={"bootstrap_servers": bootstrap})
-            partitions = PARTITIONS if config.kafka.bootstrap_servers else EMBEDDED_PARTITIONS
-            asyncio.run(create_topics(client_kwargs(kafka), partitions=partitions))
+            own = not config.kafka.bootstrap_servers
+            partitions, replication = (EMBEDDED_PARTITIONS, 1) if own else (PARTITIONS, BROKER_DEFAULT)
+            asyncio.run(create_topics(client_kwargs(kafka), partitions=partitions, replication=replication))
         env = {
             "AGENTTRACE_HOME": str(home),
             "AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS": bootstrap,

@@ -32,6 +32,7 @@ from pipelines.runtime.group import Group
 from pipelines.runtime.port import Event, OperatorFactory
 from pipelines.runtime.sender import Sender, encode
 from pipelines.runtime.settings import WorkerSettings
+from pipelines.runtime.worker import collect_garbage_seldom
 from pipelines.runtime.worker import run as run_worker
 from schemas.config import Config
 from schemas.topics import INPUT_TOPICS, TOPIC_OF_EVENT, TOPICS
@@ -156,6 +157,8 @@ def measure_in_process(count: int) -> dict[str, Any]:
 
 def _plain(kafka: dict[str, Any], prefix: str, count: int, work: str) -> None:
     """The same work without Faust: one consumer by hand, one group a partition. `work`: decode, or all."""
+
+    collect_garbage_seldom()
 
     async def loop() -> None:
         settings = WorkerSettings(kafka=kafka, operators=(), topic_prefix=prefix)
@@ -288,6 +291,7 @@ def growth() -> dict[str, float]:
 
 def run(bootstrap: str | None = None, count: int = EVENTS) -> dict[str, Any]:
     """All figures, with the machine they are from."""
+    collect_garbage_seldom()
     figures: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "events": count,

@@ -44,7 +44,7 @@ def before(read: Payload) -> None:
     read.context.start(
         read.key(tool_call_id, name),
         tools.describe(
-            name, read.context, kind=text(read.event.get("toolKind")), server=read.server
+            name, read.context, kind=read.context.ident(text(read.event.get("toolKind"))), server=read.server
         ),
         _inside(scope, parent),
         arguments=params,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ import services.adapters.openclaw
 from services.forwarder import protocol
 from tests.services.adapters.plugin_collector import Collector, collector, home, spooled
 from tests.services.adapters.plugin_recordings import entries, payload
-from tests.services.adapters.recorded_hooks import Json, Player
+from tests.services.adapters.recorded_hooks import Json, Player, outcomes
+from tests.services.collector.running import journalled, running, settings, until
 
 NODE = shutil.which("node")
 pytestmark = [
@@ -136,6 +138,27 @@ def test_a_collector_that_refuses_loses_nothing(home: Path) -> None:
         told = drive(home, session())
     kept = dict(spooled(home, "openclaw"))
     assert len(kept) == told["calls"] and {each.delivery_id for each in there.taken} <= set(kept)
+
+
+def names(home: Path) -> list[str]:
+    return [event["event_name"] for event in journalled(home)]
+
+
+async def test_the_collector_takes_what_was_spooled_and_then_what_is_sent(home: Path) -> None:
+    half = len(session()) // 2
+    drive(home, session()[:half])
+    assert spooled(home, "openclaw")
+    async with running(settings(home)):
+        await until(lambda: spooled(home, "openclaw") == [])
+        await asyncio.to_thread(drive, home, session()[half:])
+        # What was not acknowledged when that process ended is in the spool, under the id it was sent with.
+        await until(lambda: spooled(home, "openclaw") == [] and "session.ended" in names(home))
+    events = journalled(home)
+    assert len({event["event_id"] for event in events}) == len(events)
+    player = Player("openclaw")
+    direct = [event for each in session() for event in player.play(each)]
+    assert outcomes(events) == outcomes(direct) and len(outcomes(events)) == 15
+    assert "agent.payload.quarantined" not in names(home)
 
 
 def test_a_full_spool_counts_what_it_drops(home: Path) -> None:
