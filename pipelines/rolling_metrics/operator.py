@@ -313,10 +313,15 @@ class RollingMetrics:
         if closes and not window.closed:
             wanted = keys
             window.closed = True
+        # A host that re-reads the log takes what is due by a progress as said, and no more: what a record after this
+        # progress changed is said again then.
+        later = {key: log_ms for key, log_ms in window.dirty.items() if log_ms > t_ms}
         if len(keys) > self._top_k:
             said = self._fold(place, minutes, keys)
             moved = window.said.keys() ^ said.keys()
             wanted = (wanted & said.keys()) | moved | {key for key in said if key.tool == OTHER}
+            if later:
+                later = dict.fromkeys(wanted, max(later.values()))
         else:
             said = {key: (_merge(minutes, key), self._in_flight(key, start + size)) for key in wanted}
         for key in sorted(wanted):
@@ -329,15 +334,14 @@ class RollingMetrics:
             body["in_flight"] = max(0, in_flight)
             if not closes:
                 body["provisional"] = True
-            if cell.empty:
-                out.retract(TOOL_METRIC, record_id, body)
-                del window.said[key]
-            else:
+            if not cell.empty:
                 out.put(TOOL_METRIC, record_id, body)
                 window.said[key] = record_id
-        # What a record after this progress changed is said again then: a host that re-reads the log takes what is due by
-        # a progress as said, and no more.
-        window.dirty = {key: log_ms for key, log_ms in window.dirty.items() if log_ms > t_ms}
+            else:
+                out.retract(TOOL_METRIC, record_id, body)
+                if key not in later:
+                    del window.said[key]
+        window.dirty = later
 
     def _fold(
         self, place: tuple[int, int], minutes: list[dict[Key, Cell]], keys: set[Key]

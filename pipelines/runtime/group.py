@@ -218,21 +218,20 @@ class Group:
         self._outputs, self._refusals = {}, []
         return outputs, refusals
 
-    def repeat_outputs(self) -> bool:
-        """Say once more, with today's version, what was said since the take-over. True if there was anything to do.
+    def repeat_outputs(self) -> None:
+        """Say once more, with the version of now, what was said since the take-over; only the first call does anything.
 
         The worker before may have read the topics in another interleaving and said less about an id under a higher
         version. Once this state is past all that it can have read, the version is past its versions too.
         """
         if self._repeat is None:
-            return False
+            return
         said, self._repeat = self._repeat, None
         version = sum(self.next_offsets.values())
         for place, output in said.items():
             if "version" in output.body and place not in self._outputs:
                 output.body = {**output.body, "version": version}
                 self._outputs[place] = output
-        return bool(said)
 
     def emit(self, out: _Out, topic: str, record_id: str, body: Event, key: str | None) -> None:
         """Stamp, collect and chain one output of the operator behind `out`."""

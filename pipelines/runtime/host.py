@@ -62,7 +62,6 @@ class _Owned:
         self.pending: list[Message] = []
         self.taken_at = time.monotonic()
         self.repeat_from: dict[str, int] | None = None
-        self.repeated = False
         self.create_time = False
         self.duplicates = 0
 
@@ -203,13 +202,14 @@ class Host:
             if end is not None and group.next_offsets[topic] >= end[0]
         }
         group.progress(group.seen_until(read_to_end))
-        if not owned.repeated and time.monotonic() - owned.taken_at > self._settings.session_timeout_s:
+        if owned.repeat_from is None and time.monotonic() - owned.taken_at > self._settings.session_timeout_s:
             # By now nobody else reads this group any more, so none can have read further than this.
-            if owned.repeat_from is None:
-                owned.repeat_from = {topic: end[0] for topic, end in ends.items() if end is not None}
-            if all(group.next_offsets[topic] >= offset for topic, offset in owned.repeat_from.items()):
-                owned.repeated = True
-                group.repeat_outputs()
+            known = {topic: end[0] for topic, end in ends.items() if end is not None}
+            owned.repeat_from = known if len(known) == len(ends) else None
+        if owned.repeat_from is not None and all(
+            group.next_offsets[topic] >= offset for topic, offset in owned.repeat_from.items()
+        ):
+            group.repeat_outputs()
 
     async def _flush(self, owned: _Owned) -> None:
         group = owned.group

@@ -119,13 +119,14 @@ class SequenceRules:
                 return pack
         return None
 
-    def _say(self, place: Place, support: Support | None, out: Out, *, anew: bool = False) -> None:
-        """Say or take back a finding; unless `anew`, only if something changed."""
+    def _say(self, place: Place, support: Support | None, out: Out, *, anew: bool = False, later: bool = False) -> None:
+        """Say or take back a finding; unless `anew`, only if something changed. `later`: it is said again anyway."""
         said = self._said.get(place)
         if support is None:
             if said is not None:
-                del self._said[place]
                 out.retract(RISK_FINDING, said["finding_id"], said)
+                if not later:
+                    del self._said[place]
             return
         name, key, bucket = place
         rule = self._rules[name]
@@ -147,13 +148,14 @@ class SequenceRules:
         if tick <= self._tick:
             return
         self._tick = tick
-        for place in sorted(self._deferred):
+        for place, log_ms in sorted(self._deferred.items()):
             name, key, bucket = place
-            self._say(place, self._patterns[name].support(key, bucket), out, anew=True)
+            self._say(place, self._patterns[name].support(key, bucket), out, anew=True, later=log_ms > t_ms)
         self._deferred = {place: log_ms for place, log_ms in self._deferred.items() if log_ms > t_ms}
         for name, rates in self._rates.items():
-            for key, bucket in rates.closed(t_ms):
-                self._say((name, key, bucket), rates.support(key, bucket, t_ms), out, anew=True)
+            for key, bucket, log_ms in rates.closed(t_ms):
+                support = rates.support(key, bucket, t_ms)
+                self._say((name, key, bucket), support, out, anew=True, later=log_ms > t_ms)
         self._forget(t_ms)
 
     def _forget(self, t_ms: int) -> None:

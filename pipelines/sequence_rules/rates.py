@@ -114,21 +114,23 @@ class Rates:
         for place, one in enumerate(_classes(outcome)):
             counts[place] += by * one
 
-    def closed(self, t_ms: int) -> list[tuple[GroupKey, int]]:
-        """Groups and cooldown buckets to judge: a sub-window of theirs changed and is closed.
+    def closed(self, t_ms: int) -> list[tuple[GroupKey, int, int]]:
+        """Groups and cooldown buckets to judge, as a sub-window of theirs changed and is closed; and when it changed.
 
-        What a record after this progress changed is judged again then (see SequenceRules.on_progress).
+        What a record after this progress changed is given again then (see SequenceRules.on_progress).
         """
         now = t_ms // SUB_WINDOW_MS
-        changed: set[tuple[GroupKey, int]] = set()
+        changed: dict[tuple[GroupKey, int], int] = {}
         for sub in [sub for sub in self._open if sub < now]:
             first, last = sub * SUB_WINDOW_MS, (sub + self._subs) * SUB_WINDOW_MS - 1
             buckets = range(self.rule.bucket(first), self.rule.bucket(last) + 1)
             keys = self._open.pop(sub)
-            changed.update((key, bucket) for key in keys for bucket in buckets)
+            for key, log_ms in keys.items():
+                for bucket in buckets:
+                    changed[key, bucket] = max(log_ms, changed.get((key, bucket), 0))
             if later := {key: log_ms for key, log_ms in keys.items() if log_ms > t_ms}:
                 self._open[sub] = later
-        return sorted(changed)
+        return sorted((key, bucket, log_ms) for (key, bucket), log_ms in changed.items())
 
     def support(self, key: GroupKey, bucket: int, t_ms: int) -> Support | None:
         """Where the condition held in a cooldown bucket, of what is closed by now."""

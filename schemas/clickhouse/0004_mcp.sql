@@ -71,56 +71,59 @@ GROUP BY operation_id;
 -- `failed`: the server answered with a JSON-RPC error or an error result, or did not answer; NULL while the operation is open.
 CREATE OR REPLACE VIEW mcp_rpc_calls AS
 WITH
-    request.rank = 1 AS has_request,
-    response.rank > 0 AS has_response
+    request AS q,
+    response AS r,
+    q.rank = 1 AS has_request,
+    r.rank > 0 AS has_response
 SELECT
     tenant_id,
     operation_id,
     first_at,
-    if(has_request, request.at, NULL) AS started_at,
-    if(has_response, response.at, NULL) AS ended_at,
-    if(has_response, response.status, 'started') AS status,
+    if(has_request, q.at, NULL) AS started_at,
+    if(has_response, r.at, NULL) AS ended_at,
+    if(has_response, r.status, 'started') AS status,
     multiIf(status IN ('started', 'input_required', 'task_pending'), NULL,
-            status IN ('completed', 'late'), ifNull(response.is_error_result, false) OR response.error_code IS NOT NULL,
+            status IN ('completed', 'late'), ifNull(r.is_error_result, false) OR r.error_code IS NOT NULL,
             true) AS failed,
     was_late OR (was_timeout AND status IN ('completed', 'error')) AS late,
     mcp_server,
     method,
     tool_name,
-    request.agent_runtime AS agent_runtime,
-    request.agent_version AS agent_version,
-    request.agent_id AS agent_id,
-    request.agent_role AS agent_role,
+    q.agent_runtime AS agent_runtime,
+    q.agent_version AS agent_version,
+    q.agent_id AS agent_id,
+    q.agent_role AS agent_role,
     session_id,
     root_session_id,
-    request.run_id AS run_id,
+    q.run_id AS run_id,
     trace_id,
     parent_call_id,
-    request.connection_id AS connection_id,
-    request.transport AS transport,
-    request.direction AS direction,
-    request.protocol_version AS protocol_version,
+    q.connection_id AS connection_id,
+    q.transport AS transport,
+    q.direction AS direction,
+    q.protocol_version AS protocol_version,
     arraySort(jsonrpc_ids) AS jsonrpc_ids,
-    CAST(request.labels, 'Map(String, String)') AS labels,
-    request.bytes AS request_bytes,
-    request.hash AS request_hash,
-    request.summary AS request_summary,
-    request.arguments_hash AS arguments_hash,
-    response.http_status AS http_status,
-    response.bytes AS response_bytes,
-    response.hash AS response_hash,
-    response.summary AS response_summary,
-    response.is_error_result AS is_error_result,
-    response.error_code AS error_code,
-    response.error_message AS error_message,
-    response.duration_ms AS duration_ms,
-    response.duration_server_ms AS duration_server_ms,
-    response.duration_human_ms AS duration_human_ms,
+    CAST(q.labels, 'Map(String, String)') AS labels,
+    q.bytes AS request_bytes,
+    q.hash AS request_hash,
+    q.summary AS request_summary,
+    q.arguments_hash AS arguments_hash,
+    r.http_status AS http_status,
+    r.bytes AS response_bytes,
+    r.hash AS response_hash,
+    r.summary AS response_summary,
+    r.is_error_result AS is_error_result,
+    r.error_code AS error_code,
+    r.error_message AS error_message,
+    r.duration_ms AS duration_ms,
+    r.duration_server_ms AS duration_server_ms,
+    r.duration_human_ms AS duration_human_ms,
     _log_time,
-    if(has_response, response.topic, request.topic) AS _topic,
-    if(has_response, response.partition, request.partition) AS _partition,
-    if(has_response, response.offset, request.offset) AS _offset
-FROM mcp_rpc_calls_raw FINAL;
+    if(has_response, r.topic, q.topic) AS _topic,
+    if(has_response, r.partition, q.partition) AS _partition,
+    if(has_response, r.offset, q.offset) AS _offset
+FROM mcp_rpc_calls_raw FINAL
+SETTINGS optimize_functions_to_subcolumns = 0;
 
 -- Every shape in which a server ever declared a tool. A second fingerprint of a tool is a change of its schema or its words.
 CREATE TABLE IF NOT EXISTS mcp_tool_schemas_raw
@@ -132,12 +135,13 @@ CREATE TABLE IF NOT EXISTS mcp_tool_schemas_raw
     description_hash SimpleAggregateFunction(max, String),
     schema_hash SimpleAggregateFunction(max, String),
     first_seen SimpleAggregateFunction(min, DateTime64(6, 'UTC')),
-    last_seen SimpleAggregateFunction(max, Tuple(
-        at DateTime64(6, 'UTC'), log_time DateTime64(3, 'UTC'), topic String, partition Int32, offset Int64))
+    seen SimpleAggregateFunction(max, Tuple(
+        at DateTime64(6, 'UTC'), log_time DateTime64(3, 'UTC'), topic String, partition Int32, offset Int64)),
+    _log_time SimpleAggregateFunction(max, DateTime64(3, 'UTC'))
 )
 ENGINE = AggregatingMergeTree
 ORDER BY (tenant_id, mcp_server, tool_name, fingerprint)
-TTL toDateTime(last_seen.log_time) + INTERVAL 400 DAY;
+TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS mcp_tool_schemas_mv TO mcp_tool_schemas_raw AS
 SELECT
@@ -148,17 +152,19 @@ SELECT
     max(tool.description_hash) AS description_hash,
     max(tool.schema_hash) AS schema_hash,
     min(at) AS first_seen,
-    max((at, _log_time, toString(_topic), _partition, _offset)) AS last_seen
-FROM decoded_events
+    max((at, d._log_time, toString(_topic), _partition, _offset)) AS seen,
+    max(d._log_time) AS _log_time
+FROM decoded_events AS d
 ARRAY JOIN e.tools AS tool
 WHERE e.event_name = 'mcp.tools.listed'
 GROUP BY tenant_id, mcp_server, tool_name, fingerprint;
 
 CREATE OR REPLACE VIEW mcp_tool_schemas AS
+WITH seen AS s
 SELECT
-    tenant_id, mcp_server, tool_name, fingerprint, description_hash, schema_hash, first_seen, last_seen.at AS last_seen,
+    tenant_id, mcp_server, tool_name, fingerprint, description_hash, schema_hash, first_seen, s.at AS last_seen,
     row_number() OVER (PARTITION BY tenant_id, mcp_server, tool_name ORDER BY first_seen, fingerprint) AS revision,
     count() OVER (PARTITION BY tenant_id, mcp_server, tool_name) AS revisions,
-    s.last_seen.log_time AS _log_time, s.last_seen.topic AS _topic, s.last_seen.partition AS _partition,
-    s.last_seen.offset AS _offset
-FROM mcp_tool_schemas_raw AS s FINAL;
+    s.log_time AS _log_time, s.topic AS _topic, s.partition AS _partition, s.offset AS _offset
+FROM mcp_tool_schemas_raw FINAL
+SETTINGS optimize_functions_to_subcolumns = 0;

@@ -147,7 +147,7 @@ SELECT
     e.tool_name AS tool_name,
     e.severity AS severity, e.risk AS risk, e.title AS title, e.description AS description, e.rule.id AS rule_id,
     e.rule.version AS rule_version,
-    e.rule.pack_hash AS rule_pack_hash, e.group_by AS group_by, `e.group` AS group_value, e.tags AS tags,
+    e.rule.pack_hash AS rule_pack_hash, e.group_by AS group_by, e.`group` AS group_value, e.tags AS tags,
     e.actions AS actions, ifNull(parseDateTime64BestEffortOrNull(e.first_seen, 6, 'UTC'), at) AS first_seen,
     ifNull(parseDateTime64BestEffortOrNull(e.last_seen, 6, 'UTC'), at) AS last_seen, e.evidence AS evidence,
     e.evidence_count AS evidence_count, e.overflow AS overflow, e.score AS score, e.score_parts AS score_parts,

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS producer_heartbeats_raw
     ended_at_seq SimpleAggregateFunction(max, UInt64) COMMENT 'the last seq of this epoch, as the next one names it',
     tenant_id SimpleAggregateFunction(max, LowCardinality(String)),
     first_at SimpleAggregateFunction(min, Nullable(DateTime64(6, 'UTC'))),
-    last_seen SimpleAggregateFunction(max, Tuple(
+    seen SimpleAggregateFunction(max, Tuple(
         at DateTime64(6, 'UTC'), uptime_ms UInt64, log_time DateTime64(3, 'UTC'), topic String, partition Int32, offset Int64))
 )
 ENGINE = AggregatingMergeTree
@@ -22,7 +22,7 @@ SELECT
     max(told.3) AS ended_at_seq,
     max(e.tenant_id) AS tenant_id,
     min(if(told.3 = 0, at, NULL)) AS first_at,
-    maxIf((at, e.uptime_ms, _log_time, toString(_topic), _partition, _offset), told.3 = 0) AS last_seen
+    maxIf((at, e.uptime_ms, _log_time, toString(_topic), _partition, _offset), told.3 = 0) AS seen
 FROM decoded_events
 ARRAY JOIN arrayFilter(row -> row.1 > 0, [
     (if(e.event_name = 'producer.heartbeat', e.producer.epoch, 0), e.published_through, toUInt64(0)),
@@ -31,13 +31,13 @@ WHERE e.event_name = 'producer.heartbeat' OR e.producer.previous_epoch > 0
 GROUP BY producer_id, producer_epoch;
 
 CREATE OR REPLACE VIEW producer_heartbeats AS
+WITH seen AS s
 SELECT
     producer_id, producer_epoch, tenant_id, greatest(h.published_through, ended_at_seq) AS published_through,
-    ended_at_seq > 0 AS ended, first_at,
-    if(last_seen.topic = '', NULL, last_seen.at) AS last_at, last_seen.uptime_ms AS uptime_ms,
-    last_seen.log_time AS _log_time, last_seen.topic AS _topic, last_seen.partition AS _partition,
-    last_seen.offset AS _offset
-FROM producer_heartbeats_raw AS h FINAL;
+    ended_at_seq > 0 AS ended, first_at, if(s.topic = '', NULL, s.at) AS last_at, s.uptime_ms AS uptime_ms,
+    s.log_time AS _log_time, s.topic AS _topic, s.partition AS _partition, s.offset AS _offset
+FROM producer_heartbeats_raw AS h FINAL
+SETTINGS optimize_functions_to_subcolumns = 0;
 
 -- Runs of seqs that are accounted for: seen here, named by a drop receipt, or refused into the dead letter topic. Batches cut the
 -- runs anywhere; only their union has a meaning, so repeated and overlapping runs change nothing. Kept for ever (a few bytes

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from schemas.events import Event, Quarantined, Runtime
+from schemas.identity import event_id
 from services.adapters import claude_code, codex, hermes, openclaw
 from services.adapters.context import Context, Scope
 
 MAX_DEPTH = 256
 """Deeper payloads are quarantined: no runtime nests its own fields further, and every later step may recurse."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,9 @@ def parse(body: bytes) -> Parsed:
     marker = payload.get("agenttrace_oversized")
     if len(payload) == 1 and isinstance(marker, dict):
         size, digest = marker.get("size_bytes"), marker.get("sha256")
-        if type(size) is int and size >= 0:
-            return Parsed(body, None, "oversized", oversized=(size, f"sha256:{digest}"))
+        known = isinstance(digest, str) and _SHA256.fullmatch(digest)
+        if type(size) is int and size >= 0 and (known or digest is None):
+            return Parsed(body, None, "oversized", oversized=(size, f"sha256:{digest or 'unknown'}"))
     return Parsed(body, payload)
 
 
@@ -103,7 +108,9 @@ def quarantine(
     digest: str | None = None,
 ) -> list[Event]:
     """agent.payload.quarantined for a body that cannot be read; only its size and hash are kept."""
-    context.event(
+    # A context of its own, numbered on: this one may have reached the bound on the events of one delivery.
+    beside = replace(context, delivery_id=event_id(context.delivery_id, len(context.events)), events=[])
+    beside.event(
         Quarantined,
         "agent.payload.quarantined",
         Scope(),
@@ -113,6 +120,7 @@ def quarantine(
         detail=context.text(detail),
         severity="warning",
     )
+    context.events += beside.events
     return context.events
 
 

@@ -200,8 +200,9 @@ class Capture:
                 shown = text
                 for secret, finding in secrets.items():
                     word = secret.decode("utf-8", "replace")
-                    if len(word) >= _MIN_MASKED and word in shown:
-                        shown = shown.replace(word, placeholder(*finding))
+                    # Hosts and command names are shown in lower case.
+                    if len(word) >= _MIN_MASKED and word.lower() in shown.lower():
+                        shown = re.sub(re.escape(word), placeholder(*finding), shown, flags=re.IGNORECASE)
                 if shown != text:
                     mask[text] = shown
         if texts and self.redactor.scan(to_bytes("\x00".join(texts))):
@@ -319,7 +320,8 @@ def _tokens(value: Any) -> Iterable[bytes]:
     text = to_bytes(value) if isinstance(value, str) else b"\x00".join(_strings(value))
     for m in _WORD.finditer(text[:_MAX_TOKEN_TEXT]):
         word = m.group()
-        for part in (word, *_PART.findall(word), *_decoded(word)):
+        parts = [word, *(p for p in _PART.findall(word) if p != word)]
+        for part in (*parts, *(d for p in parts for d in _decoded(p))):
             if part[:1] not in b"-/~." and _DIGIT.search(part) and _LETTER.search(part):
                 yield part
 

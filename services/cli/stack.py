@@ -95,7 +95,8 @@ def status(as_json: bool) -> None:
 
 def begin(home: Path, report: Any, env: dict[str, str] | None = None) -> None:
     """Start the stack in the background and wait until it is up; ended again if this is interrupted. Raises UserError."""
-    log_file = ensure_folder(home / "logs") / "stack.log"
+    ensure_folder(home / "logs")
+    log_file = home / "logs" / "stack.log"
     read_end, write_end = os.pipe()
     with open(log_file, "ab") as log, os.fdopen(read_end, "rb") as progress:
         child = subprocess.Popen(

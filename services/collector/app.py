@@ -4,38 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import ipaddress
+import logging
+import os
+import socket
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from schemas.events import Runtime
-from services.adapters.registry import ADAPTERS, NEUTRAL_ANSWER, normalise_parsed, quarantine
-from services.collector.heavy import prepare
-from services.collector.intake import Intake
+from services.adapters.registry import ADAPTERS, NEUTRAL_ANSWER, quarantine
+from services.collector.heavy import take
+from services.collector.intake import Intake, JournalError
 from services.forwarder.protocol import HEADER_DELIVERY, MAX_BODY_BYTES
 
-HEAVY_BYTES = 1 << 20
-MAX_BATCH_BYTES = 16 << 20
+MAX_BATCH_BYTES = 1 << 20
+MAX_BATCH_EVENTS = 1000
+"""Bounds of one POST /api/v1/events; a larger one is refused as a whole (413)."""
+_CHUNK = 50
 _JSON = "application/json"
+_PEER = struct.Struct("3i")
+
+log = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(slots=True)
 class Doors:
-    """The request handlers around one intake. `wake` tells the publishers, `ready` says why the collector is not ready."""
+    """The request handlers around one intake.
+
+    `written` is awaited when something was journalled and before the answer; `ready` says why the collector is not ready; `token` is
+    what callers by TCP must show, None where they need none.
+    """
 
     intake: Intake
-    wake: Callable[[], None]
+    written: Callable[[], Awaitable[None]]
     ready: Callable[[], list[str]]
+    token: str | None = None
 
     def app(self) -> web.Application:
         """The aiohttp application, the same on both doors."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_local_only])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._admitted])
         app.router.add_post("/hooks/{runtime}", self.hook)
         app.router.add_post("/api/v1/events", self.events)
         app.router.add_get("/healthz", self.healthz)
@@ -44,67 +61,107 @@ class Doors:
         return app
 
     async def hook(self, request: web.Request) -> web.Response:
-        """POST /hooks/{runtime}: the neutral answer, always, once the events are in the journal."""
+        """POST /hooks/{runtime}: the neutral answer once the events are in the journal.
+
+        Where the journal takes nothing: 503 to callers that sent a delivery id, since they spool; the neutral answer to others, and a
+        receipt of the loss later. A payload that breaks the collector itself costs only itself.
+        """
         began = time.perf_counter()
-        runtime = request.match_info["runtime"]
-        if runtime not in ADAPTERS:
-            return web.json_response(
-                {"error": f"no adapter for '{runtime}'; there are {', '.join(sorted(ADAPTERS))}"}, status=404
-            )
+        name = request.match_info["runtime"]
+        if name not in ADAPTERS:
+            return _error(404, f"no adapter for '{name}'; there are {', '.join(sorted(ADAPTERS))}")
+        intake = self.intake
         delivery = request.headers.get(HEADER_DELIVERY)
-        if not self.intake.is_repeat(delivery):
-            await self._take(request, ADAPTERS[runtime].runtime, delivery)
-            self.wake()
-        metrics = self.intake.metrics
-        metrics.hooks.labels(runtime, "http" if request.remote else "socket").inc()
-        metrics.handler.observe(time.perf_counter() - began)
+        length = request.content_length
+        body = await request.read() if length is not None and length <= MAX_BATCH_BYTES else await _read(request)
+        size = body.size if isinstance(body, _Oversized) else len(body)
+        try:
+            taken = await self._take(ADAPTERS[name].runtime, delivery, body)
+        except Exception as error:
+            log.exception("a %s payload of %d bytes was lost: %s", name, size, type(error).__name__)
+            intake.metrics.failures.labels("hook").inc()
+            intake.dropped("collector_fault", 1, size, {name: 1})
+            taken = True
+        intake.metrics.hooks.labels(name, "socket" if _is_local(request) else "http").inc()
+        if not taken and delivery is not None:
+            return _error(503, f"{intake.refusal}: the journal takes nothing now, spool this delivery")
+        if taken:
+            await self.written()
+        else:
+            intake.dropped(intake.refusal or "journal", 1, size, {name: 1})
+        intake.metrics.handler.observe(time.perf_counter() - began)
         return web.Response(body=NEUTRAL_ANSWER, content_type=_JSON)
 
-    async def _take(self, request: web.Request, runtime: Runtime, delivery: str | None) -> None:
-        intake = self.intake
-        length = request.content_length
-        body = await request.read() if length is not None and length <= HEAVY_BYTES else await _read(request)
-        context = intake.context(runtime, delivery, time.time_ns() // 1_000_000)
-        if isinstance(body, _Oversized):
-            intake.commit(
-                context, quarantine(context, b"", "oversized", size_bytes=body.size, digest=f"sha256:{body.sha256}")
-            )
-        elif len(body) > HEAVY_BYTES:
-            parsed, capture = await asyncio.to_thread(prepare, body, context)
-            if intake.is_repeat(delivery):
-                return
-            context.capture = capture
-            intake.commit(context, normalise_parsed(parsed, context))
-        else:
-            intake.hook(body, context)
+    async def _take(self, runtime: Runtime, delivery: str | None, body: bytes | _Oversized) -> bool:
+        now_ms = time.time_ns() // 1_000_000
+        if isinstance(body, bytes):
+            return await take(self.intake, runtime, delivery, body, now_ms)
+        digest = f"sha256:{body.sha256}"
+        context = self.intake.context(runtime, delivery, now_ms)
+        return self.intake.take(context, lambda c: quarantine(c, b"", "oversized", size_bytes=body.size, digest=digest))
 
     async def events(self, request: web.Request) -> web.Response:
-        """POST /api/v1/events: one event or a list of them; each is taken or refused by itself."""
+        """POST /api/v1/events: one event or a list of up to 1,000 in 1 MiB; each is taken or refused by itself.
+
+        200 with what was refused, 422 where nothing was taken, 413 over the bounds, 503 while the journal takes nothing (what was taken
+        until then is dropped as a repeat when it comes again).
+        """
+        body = await _read(request, MAX_BATCH_BYTES)
+        if isinstance(body, _Oversized):
+            return _error(413, f"{body.size} bytes in one request; at most {MAX_BATCH_BYTES}: send smaller batches")
         try:
-            data = orjson.loads(await request.read())
+            data = orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            return web.json_response({"error": f"not JSON: {error}"}, status=400)
-        batch = data if isinstance(data, list) else [data]
-        answers = self.intake.events(batch, time.time_ns() // 1_000_000)
-        self.wake()
+            return _error(400, f"not JSON: {error}")
+        batch: list[Any] = data if isinstance(data, list) else [data]
+        if len(batch) > MAX_BATCH_EVENTS:
+            return _error(413, f"{len(batch)} events in one request; at most {MAX_BATCH_EVENTS}: send smaller batches")
+        answers: list[str | None] = []
+        try:
+            for first in range(0, len(batch), _CHUNK):
+                answers += self.intake.events(batch[first : first + _CHUNK], time.time_ns() // 1_000_000)
+                # Hooks of agents go between two chunks.
+                await asyncio.sleep(0)
+        except JournalError as error:
+            return _error(503, f"{error}: the journal takes nothing now, send the batch again later")
+        finally:
+            await self.written()
         refused = [{"index": index, "error": answer} for index, answer in enumerate(answers) if answer is not None]
-        body = {"accepted": len(batch) - len(refused), "refused": refused}
-        return web.json_response(body, status=200 if not refused or body["accepted"] else 422)
+        accepted = len(batch) - len(refused)
+        return _json({"accepted": accepted, "refused": refused}, 200 if accepted or not refused else 422)
 
     async def healthz(self, request: web.Request) -> web.Response:
         """GET /healthz: the process answers."""
-        return web.json_response({"status": "ok"})
+        return _json({"status": "ok"})
 
     async def readyz(self, request: web.Request) -> web.Response:
         """GET /readyz: 200 when events are journalled and published, else 503 with the reasons."""
         reasons = self.ready()
-        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+        return _json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics: Prometheus text."""
         self.intake.metrics.open_calls.set(len(self.intake.calls))
+        self.intake.metrics.forgotten_calls.set(self.intake.calls.forgotten)
         dump = partial(generate_latest, self.intake.metrics.registry)
         return web.Response(body=await asyncio.to_thread(dump), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+    @web.middleware
+    async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Who may call: by the socket this user and root; by TCP programs on this machine, with the token where one is asked for.
+
+        A web page is refused by what it cannot help sending: another Host (DNS rebinding) or an Origin.
+        """
+        if _is_local(request):
+            uid = _peer_uid(request)
+            if uid not in (None, os.getuid(), 0):
+                return _error(403, f"the socket is for the user with id {os.getuid()}, not {uid}")
+        elif not _is_loopback(request.host) or "Origin" in request.headers:
+            return _error(403, "only programs on this machine may call the collector")
+        elif self.token and request.method == "POST" and not _shows(request, self.token):
+            return _error(401, "this collector asks for its token: Authorization: Bearer <content of collector.token>")
+        return await handler(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +170,50 @@ class _Oversized:
     sha256: str
 
 
-async def _read(request: web.Request) -> bytes | _Oversized:
+async def _read(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes | _Oversized:
     """The body, or its size and SHA-256 where it is over the limit; never more than the limit in memory."""
     digest, size = hashlib.sha256(), 0
     chunks: list[bytes] = []
     async for chunk in request.content.iter_chunked(1 << 16):
         size += len(chunk)
         digest.update(chunk)
-        if size <= MAX_BODY_BYTES:
+        if size <= limit:
             chunks.append(chunk)
         else:
             chunks.clear()
-    return b"".join(chunks) if size <= MAX_BODY_BYTES else _Oversized(size, digest.hexdigest())
+    return b"".join(chunks) if size <= limit else _Oversized(size, digest.hexdigest())
 
 
-@web.middleware
-async def _local_only(request: web.Request, handler: Callable[[web.Request], web.StreamResponse]) -> web.StreamResponse:
-    """Refuse what a web page could send: another Host (DNS rebinding) or any Origin. Callers on this machine have neither."""
-    if request.remote and (not _is_loopback(request.host) or "Origin" in request.headers):
-        return web.json_response({"error": "only programs on this machine may call the collector"}, status=403)
-    return await handler(request)  # type: ignore[misc]
+def _json(data: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(data), status=status, content_type=_JSON)
+
+
+def _error(status: int, text: str) -> web.Response:
+    return _json({"error": text}, status)
+
+
+def _socket(request: web.Request) -> socket.socket | None:
+    found: socket.socket | None = request.get_extra_info("socket")
+    return found
+
+
+def _is_local(request: web.Request) -> bool:
+    connection = _socket(request)
+    return connection is not None and connection.family == socket.AF_UNIX
+
+
+def _peer_uid(request: web.Request) -> int | None:
+    """Who is at the other end of the Unix socket; None where the system does not tell (the file's mode guards it then)."""
+    connection = _socket(request)
+    if connection is None or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    uid: int = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
+    return uid
+
+
+def _shows(request: web.Request, token: str) -> bool:
+    given = request.headers.get("Authorization", "")
+    return hmac.compare_digest(given.encode("utf-8", "replace"), f"Bearer {token}".encode())
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,16 +6,26 @@ computed and remembered by object; then on the loop, where it finds them ready a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
+from schemas.events import Runtime
 from services.adapters.calls import CallTable
 from services.adapters.context import Context
-from services.adapters.registry import Parsed, normalise_parsed, parse
+from services.adapters.registry import Parsed, normalise, normalise_parsed, parse
 from services.capture.content import Capture
+from services.collector.intake import Intake
 
+HEAVY_BYTES = 1 << 20
+# One at a time: a body of 32 MiB takes several times that while it is worked on.
+_WORKER = ThreadPoolExecutor(1, "heavy")
 _REMEMBERED = frozenset({"content", "text", "native", "facts", "output_facts", "raw_hash"})
+
+_SMALL = 256
 
 
 class Remembering:
@@ -40,12 +50,15 @@ class Remembering:
         return call
 
 
-def _key(value: Any) -> Any:
-    return ("id", id(value)) if isinstance(value, (dict, list, bytes)) or _long(value) else value
-
-
-def _long(value: Any) -> bool:
-    return isinstance(value, str) and len(value) > 256
+def _key(value: Any, depth: int = 2) -> Any:
+    """Texts and numbers by value, lists and objects by identity; new ones that adapters put together by what is in them."""
+    if isinstance(value, dict):
+        if depth and len(value) <= _SMALL:
+            return "dict", tuple((name, _key(item, depth - 1)) for name, item in value.items())
+        return "id", id(value)
+    if isinstance(value, (list, tuple)):
+        return "id", id(value)
+    return type(value), value
 
 
 def prepare(body: bytes, context: Context) -> tuple[Parsed, Capture]:
@@ -55,3 +68,12 @@ def prepare(body: bytes, context: Context) -> tuple[Parsed, Capture]:
     rehearsal = replace(context, capture=capture, calls=CallTable(), events=[])
     normalise_parsed(parsed, rehearsal)
     return parsed, capture
+
+
+async def take(intake: Intake, runtime: Runtime, delivery_id: str | None, body: bytes, now_ms: int) -> bool:
+    """One delivery of any size into the journal; False where the journal does not take it now."""
+    context = intake.context(runtime, delivery_id, now_ms)
+    if len(body) <= HEAVY_BYTES:
+        return intake.take(context, partial(normalise, body))
+    parsed, context.capture = await asyncio.get_running_loop().run_in_executor(_WORKER, prepare, body, context)
+    return intake.take(context, partial(normalise_parsed, parsed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,14 @@ import orjson
 from pydantic import ValidationError
 
 from schemas.clock import to_rfc3339
-from schemas.events import EVENT, Dropped, EventBase, Runtime, to_json
+from schemas.events import EVENT, Dropped, Event, EventBase, Runtime, SeqRange, to_json
 from schemas.identity import event_id, is_delivery_id, new_delivery_id, uuid7_ms
-from schemas.topics import MAX_VALUE_BYTES, TOPIC_OF_EVENT
+from schemas.topics import TOPIC_OF_EVENT
 from services.adapters.calls import CallTable
 from services.adapters.context import Context
-from services.adapters.registry import ADAPTERS, normalise
+from services.adapters.registry import ADAPTERS
 from services.capture.content import Capture
+from services.collector.fit import fit
 from services.collector.journal import Journal
 from services.collector.metrics import Metrics
 from services.collector.state import Seen, delivery_key
@@ -25,6 +26,7 @@ from services.collector.state import Seen, delivery_key
 _MAX_AGE_MS = 90 * 86_400_000
 _MAX_AHEAD_MS = 86_400_000
 OWN_ADAPTER = "collector/1"
+RANGES_PER_RECEIPT = 1000
 
 
 @dataclass(slots=True)
@@ -37,10 +39,18 @@ class Identity:
     previous_epoch: int | None = None
     previous_seq: int | None = None
 
+    def follows(self, epoch: int, seq: int) -> None:
+        """Some file says that this seq was given before; the last one counts."""
+        if epoch and (epoch, seq) > (self.previous_epoch or 0, self.previous_seq or 0):
+            self.previous_epoch, self.previous_seq = epoch, seq
+
 
 @dataclass(slots=True)
 class Intake:
-    """The single writer of the journal. All methods run on one thread; `now_ms` is the collector's clock."""
+    """The single writer of the journal. All methods run on one thread; `now_ms` is the collector's clock.
+
+    `problem` says why the last append failed; it is None again after one that worked.
+    """
 
     journal: Journal
     calls: CallTable
@@ -53,11 +63,11 @@ class Intake:
     labels: Mapping[str, str] = field(default_factory=dict)
     max_bytes: int = 1 << 30
     journal_bytes: int = 0
+    problem: str | None = None
     _drops: dict[str, _Drop] = field(default_factory=dict)
+    _owed: tuple[str, list[dict[str, Any]]] | None = None
 
-    def context(
-        self, runtime: Runtime, delivery_id: str | None, now_ms: int, capture: Capture | None = None
-    ) -> Context:
+    def context(self, runtime: Runtime, delivery_id: str | None, now_ms: int) -> Context:
         """What the adapter gets for one delivery. An implausible or missing delivery id is replaced."""
         happened = now_ms
         if delivery_id is None or not is_delivery_id(delivery_id):
@@ -72,32 +82,44 @@ class Intake:
             delivery_id=delivery_id,
             happened_ms=happened,
             observed_ms=now_ms,
-            capture=capture or self.capture,
+            capture=self.capture,
             calls=self.calls,
             tenant_id=self.tenant_id,
             workspace_id=self.workspace_id,
             labels=self.labels,
         )
 
-    def is_repeat(self, delivery_id: str | None) -> bool:
-        """True for a delivery that is in the journal already; counted."""
-        if delivery_id is not None and delivery_id[:-4] in self.seen:
+    @property
+    def refusal(self) -> str | None:
+        """Why no delivery can be taken now (disk or bound), as the reason of a drop receipt; None when one can."""
+        return self.problem or ("journal_full" if self.journal_bytes > self.max_bytes else None)
+
+    def take(self, context: Context, make: Callable[[Context], list[Event]]) -> bool:
+        """Let `make` turn a delivery into events and journal them, unless the journal has the delivery already.
+
+        False where it is not in the journal. Asked before `make` runs, so that the call table knows only of what the journal has or
+        will have: should the append itself fail, the events wait in memory and go first when there is room again.
+        """
+        key = context.delivery_id[:-4]
+        if key in self.seen:
             self.metrics.duplicates.inc()
             return True
-        return False
-
-    def hook(self, body: bytes, context: Context) -> None:
-        """Normalise one payload and journal its events."""
-        self.commit(context, normalise(body, context))
-
-    def commit(self, context: Context, events: list[Any]) -> None:
-        """Journal what a delivery's context made."""
+        if self.refusal:
+            return False
+        events = make(context)
         self._count(context.runtime, events)
-        if self._write([to_json(event) for event in events]):
-            self.seen.add(context.delivery_id[:-4])
+        ready = [to_json(event) for event in events]
+        if not self._write(ready):
+            self._owed = key, ready
+            return False
+        self.seen.add(key)
+        return True
 
     def events(self, batch: list[Any], now_ms: int) -> list[str | None]:
-        """Journal already normalised events (JSON forms). One entry each: None for taken (or a repeat), else why it was refused."""
+        """Journal already normalised events (JSON forms). One entry each: None for taken (or a repeat), else why it was refused.
+
+        Raises JournalError with none of them taken where the journal takes nothing now.
+        """
         answers: list[str | None] = []
         taken: dict[str, dict[str, Any]] = {}
         for item in batch:
@@ -106,7 +128,9 @@ class Intake:
             if event is not None:
                 taken.setdefault(event["event_id"], event)
         written = list(taken.values())
-        if written and self._write(written):
+        if written:
+            if self.refusal or not self._write(written):
+                raise JournalError(self.refusal or "")
             for event in written:
                 self.seen.add(event["event_id"])
                 self.calls.apply_json(event)
@@ -114,7 +138,7 @@ class Intake:
         return answers
 
     def own(self, model: type[EventBase], event_name: str, now_ms: int, **fields: Any) -> bool:
-        """Journal an event of the collector itself, such as a heartbeat or a drop receipt."""
+        """Journal an event of the collector itself, such as a heartbeat or a drop receipt; False where there is no room for it."""
         made = model(
             event_name=event_name,
             event_id=event_id(new_delivery_id(now_ms), 0),
@@ -125,7 +149,7 @@ class Intake:
             workspace_id=self.workspace_id,
             **fields,
         )
-        return self._write([to_json(made)])
+        return self.journal_bytes <= self.max_bytes and self._write([to_json(made)])
 
     def dropped(self, reason: str, count: int, size_bytes: int, by_class: Mapping[str, int] | None = None) -> None:
         """Remember a loss until its receipt can be journalled."""
@@ -135,20 +159,37 @@ class Intake:
         drop.size_bytes += size_bytes
         drop.by_class.update(by_class or {})
 
-    def settle_drops(self, now_ms: int) -> None:
-        """Journal a receipt for each reason something was dropped for; kept for later while the disk is full."""
+    def lost(self, reason: str, ranges: list[SeqRange]) -> None:
+        """Remember sequence numbers that the journal had given and cannot be read again, until their receipt is journalled."""
+        self.dropped(reason, sum(given.last - given.first + 1 for given in ranges), 0)
+        self._drops[reason].ranges += ranges
+
+    def unaccounted(self) -> list[SeqRange]:
+        """Lost sequence numbers that no receipt in the journal names yet."""
+        return [given for drop in self._drops.values() for given in drop.ranges]
+
+    def settle(self, now_ms: int) -> None:
+        """Journal a receipt for each reason something was dropped for; kept for later while there is no room."""
         for reason, drop in list(self._drops.items()):
+            ranges = drop.ranges[:RANGES_PER_RECEIPT]
+            named = sum(given.last - given.first + 1 for given in ranges)
+            more = len(drop.ranges) > len(ranges)
             if self.own(
                 Dropped,
                 "producer.dropped",
                 now_ms,
                 reason=reason,
-                count=drop.count,
-                size_bytes=drop.size_bytes,
-                by_class=dict(drop.by_class),
+                count=named if more else drop.count,
+                size_bytes=0 if more else drop.size_bytes,
+                by_class={} if more else dict(drop.by_class),
+                ranges=tuple(ranges),
                 severity="critical",
             ):
-                self._drops.pop(reason, None)
+                if more:
+                    drop.count -= named
+                    drop.ranges = drop.ranges[RANGES_PER_RECEIPT:]
+                else:
+                    del self._drops[reason]
 
     # parts
 
@@ -169,6 +210,12 @@ class Intake:
         return None, event
 
     def _write(self, events: list[dict[str, Any]]) -> bool:
+        if self._owed:
+            (key, owed), self._owed = self._owed, None
+            if not self._write(owed):
+                self._owed = key, owed
+                return False
+            self.seen.add(key)
         identity = self.identity
         seq = identity.seq
         for event in events:
@@ -178,26 +225,19 @@ class Intake:
             if seq == 1 and identity.previous_epoch is not None:
                 producer |= {"previous_epoch": identity.previous_epoch, "previous_seq": identity.previous_seq}
             event["producer"] = producer
-            events[seq - identity.seq - 1] = fit(event)
+            events[seq - identity.seq - 1] = fit(event, self.capture.raw_hash)
             self.metrics.scrubbed.inc(changed)
-        if self.journal_bytes > self.max_bytes:
-            return self._lost("journal_full", events)
         try:
             written = self.journal.append(events, identity.epoch, identity.seq + 1)
         except OSError as error:
-            return self._lost(f"journal_{(error.strerror or 'error').lower().replace(' ', '_')}", events)
+            self.problem = f"journal_{(error.strerror or 'error').lower().replace(' ', '_')}"
+            return False
+        self.problem = None
         self.journal_bytes += written
         identity.seq = seq
         for event in events:
             self.metrics.events.labels(TOPIC_OF_EVENT[event["event_name"]]).inc()
         return True
-
-    def _lost(self, reason: str, events: list[dict[str, Any]]) -> bool:
-        if all(event["event_name"] in _RECEIPTS for event in events):
-            return False
-        classes = Counter(event["event_name"] for event in events)
-        self.dropped(reason, len(events), sum(len(orjson.dumps(event)) for event in events), classes)
-        return False
 
     def _count(self, runtime: str, events: list[Any]) -> None:
         for event in events:
@@ -212,30 +252,19 @@ class _Drop:
     count: int = 0
     size_bytes: int = 0
     by_class: Counter[str] = field(default_factory=Counter)
+    ranges: list[SeqRange] = field(default_factory=list)
 
 
-_RECEIPTS = frozenset({"producer.dropped", "producer.heartbeat"})
+class JournalError(Exception):
+    """The journal takes nothing now; its text is the reason."""
+
+
 _TAKEN = frozenset(
     name
     for name, topic in TOPIC_OF_EVENT.items()
     if topic
     in {"agenttrace.tool.call", "agenttrace.mcp.rpc", "agenttrace.agent.activity", "agenttrace.policy.decision"}
 ) - {"producer.heartbeat"}
-
-
-def fit(event: dict[str, Any]) -> dict[str, Any]:
-    """The event within MAX_VALUE_BYTES: native fields go first, then summaries, then labels; what is cut is said."""
-    if len(orjson.dumps(event)) <= MAX_VALUE_BYTES:
-        return event
-    event = {**event, "native": {"agenttrace_cut": True}}
-    if len(orjson.dumps(event)) <= MAX_VALUE_BYTES:
-        return event
-    for side in ("input", "output", "content", "request", "response"):
-        if isinstance(event.get(side), dict):
-            event[side] = {key: value for key, value in event[side].items() if key != "summary"}
-    if len(orjson.dumps(event)) > MAX_VALUE_BYTES:
-        event["labels"] = {}
-    return event
 
 
 def replay_into(calls: CallTable, seen: Seen, identity: Identity, events: list[dict[str, Any]]) -> None:
@@ -246,4 +275,4 @@ def replay_into(calls: CallTable, seen: Seen, identity: Identity, events: list[d
         seen.add(delivery_key(event))
         seen.add(event["event_id"])
         producer = event["producer"]
-        identity.previous_epoch, identity.previous_seq = producer["epoch"], producer["seq"]
+        identity.follows(producer["epoch"], producer["seq"])

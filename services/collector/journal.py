@@ -7,6 +7,7 @@ named by the epoch and the first seq in them: `0000000003-0000000000000041.jsonl
 from __future__ import annotations
 
 import os
+import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
+
+from services.collector.files import cut_torn, private, sync_folder
 
 SEGMENT_BYTES = 16 << 20
 KEEP_BYTES = 64 << 20
@@ -60,6 +63,10 @@ class Journal:
         self._file: BinaryIO | None = None
         self._end = Position()
         self._dirty = False
+        # Segments that are full but not yet on the disk: `sync` sees to them, so that `append` never waits for it.
+        self._full: list[BinaryIO] = []
+        self._rolled = False
+        self._handles = threading.Lock()
 
     # writing
 
@@ -70,7 +77,7 @@ class Journal:
 
     def open_epoch(self, epoch: int) -> None:
         """Begin a new segment for this epoch; call it once, after `recover`."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(self.folder)
         self._roll(epoch, 1)
 
     def append(self, events: list[dict[str, Any]], epoch: int, first_seq: int) -> int:
@@ -93,10 +100,25 @@ class Journal:
         return len(line)
 
     def sync(self) -> None:
-        """Force what was appended to the disk (fdatasync). May run in another thread than `append`."""
-        file, self._dirty = self._file, False
-        if file is not None and not file.closed:
-            os.fdatasync(file.fileno())
+        """Force what was appended to the disk (fdatasync). May run in another thread than `append`. Raises OSError, still dirty."""
+        with self._handles:
+            full, self._full = self._full, []
+            fds = [os.dup(file.fileno()) for file in (*full, self._file) if file is not None]
+            rolled, self._rolled, self._dirty = self._rolled, False, False
+        try:
+            for fd in fds:
+                os.fdatasync(fd)
+            if rolled:
+                sync_folder(self.folder)
+        except OSError:
+            with self._handles:
+                self._full, self._rolled, self._dirty = full + self._full, rolled or self._rolled, True
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+        for file in full:
+            file.close()
 
     @property
     def dirty(self) -> bool:
@@ -104,29 +126,38 @@ class Journal:
         return self._dirty
 
     def close(self) -> None:
-        """Sync and close."""
-        if self._file is not None:
+        """Sync and close. Raises OSError when the disk does not take the last lines; the files are closed all the same."""
+        try:
             self.sync()
-            self._file.close()
-            self._file = None
+        finally:
+            for file in (*self._full, self._file):
+                if file is not None:
+                    file.close()
+            self._file, self._full = None, []
 
     def _roll(self, epoch: int, first_seq: int) -> None:
         name = f"{epoch:010d}-{first_seq:016d}{_SUFFIX}"
+        if (self.folder / name).exists():
+            # Its first line failed halfway and could not be cut off then.
+            self._cut_torn(name)
         file = open(self.folder / name, "ab", buffering=0, opener=_private)
-        if self._file is not None:
-            os.fdatasync(self._file.fileno())
-            self._file.close()
-        self._file = file
+        with self._handles:
+            if self._file is not None:
+                self._full.append(self._file)
+            self._file = file
+            self._rolled = self._dirty = True
         self._end = Position(name, file.tell())
 
     def _cut_back(self) -> None:
-        # A full disk can take half a line. If cutting it off fails too, recovery treats it as torn.
-        assert self._file is not None
+        # A full disk can take half a line. If cutting it off fails too, it ends a segment, where readers pass over it.
+        file = self._file
+        assert file is not None
         try:
-            os.ftruncate(self._file.fileno(), self._end.offset)
+            os.ftruncate(file.fileno(), self._end.offset)
         except OSError:
-            self._file.close()
-            self._file = None
+            with self._handles:
+                self._full.append(file)
+                self._file = None
 
     # reading
 
@@ -136,7 +167,12 @@ class Journal:
 
     def size(self) -> int:
         """Bytes of all segments."""
-        return sum((self.folder / name).stat().st_size for name in self.segments())
+        return self.size_from(Position())
+
+    def size_from(self, position: Position) -> int:
+        """Bytes behind a position."""
+        sizes = {name: (self.folder / name).stat().st_size for name in self.segments() if name >= position.segment}
+        return sum(sizes.values()) - min(position.offset, sizes.get(position.segment, 0))
 
     def read(self, position: Position, max_bytes: int = 1 << 20) -> list[Line]:
         """Whole lines from `position` on, of one segment, about `max_bytes` of them (at least one line)."""
@@ -182,19 +218,8 @@ class Journal:
         return 0
 
     def _cut_torn(self, name: str) -> None:
-        path = self.folder / name
-        with open(path, "rb+") as file:
-            size = file.seek(0, os.SEEK_END)
-            tail = b""
-            start = size
-            while start > 0 and b"\n" not in tail:
-                step = min(start, 1 << 16)
-                start -= step
-                file.seek(start)
-                tail = file.read(step) + tail
-            keep = start + tail.rfind(b"\n") + 1 if b"\n" in tail else 0
-            if keep < size:
-                file.truncate(keep)
+        with open(self.folder / name, "rb+") as file:
+            cut_torn(file)
 
 
 def _lines(name: str, offset: int, data: bytes) -> Iterator[Line]:

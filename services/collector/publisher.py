@@ -5,41 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 
-from services.collector.journal import Journal, Position
+from schemas.errors import UserError
+from schemas.events import SeqRange
+from services.collector.files import write_atomic
+from services.collector.journal import Journal, Line, Position
 from services.collector.metrics import Metrics
 from services.collector.sinks import Sink, SinkError
-from services.collector.state import write_atomic
 
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1 << 20
-_SAVE_EVERY_S = 0.5
+_GATHER_S = 0.005
 _RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SAY_EVERY_S = 60.0
 
+Lost = Callable[[list[SeqRange], int], None]
+"""Told of seqs that the journal no longer has, and of how many damaged lines there were where no seq tells."""
+
 
 class Publisher:
-    """One sink's reader. After a crash it begins at the last saved position: records repeat with their seq, none is missing."""
+    """One sink's reader. After a crash it begins at the last saved position: records repeat with their seq, none is missing.
 
-    def __init__(
-        self, journal: Journal, sink: Sink, pointer: Path, metrics: Metrics, damaged: Callable[[Position], None]
-    ) -> None:
+    `published` is the (epoch, seq) of the last event the sink has; (0, 0) before the first.
+    """
+
+    def __init__(self, journal: Journal, sink: Sink, pointer: Path, metrics: Metrics, lost: Lost) -> None:
+        self.sink = sink
         self._journal = journal
-        self._sink = sink
         self._pointer = pointer
         self._metrics = metrics
-        self._damaged = damaged
+        self._lost = lost
         self._wake = asyncio.Event()
-        self._saved_at = 0.0
         self._said_at = 0.0
-        self.stopping = False
+        self._damaged = 0
         self.failed = False
-        self.position, self.published = self._load()
+        position, self.published = read_pointer(pointer)
+        # A pointer ahead of the journal (which was lost or put back) would wait for lines that never come.
+        self.position = min(position, journal.end)
+        self._saved = (position, self.published)
+        self._read = self.published
         self.caught_up = asyncio.Event()
 
     def wake(self) -> None:
@@ -48,69 +58,112 @@ class Publisher:
         self._wake.set()
 
     async def run(self) -> None:
-        """Publish until `stopping` is set and the journal is read to its end, or the task is cancelled."""
-        try:
-            while True:
-                self._wake.clear()
+        """Publish until the task is cancelled."""
+        while True:
+            self._wake.clear()
+            try:
                 if await self._step():
                     continue
-                self._save()
-                self.caught_up.set()
-                if self.stopping:
-                    return
-                await self._wake.wait()
-        finally:
-            self._save()
+            except OSError as error:
+                self._trouble(f"the journal cannot be read ({error.strerror})", 0)
+                await asyncio.sleep(_RETRY_S[-1])
+                continue
+            self.failed = False
+            self.caught_up.set()
+            await self._wake.wait()
+            # One batch for what comes together.
+            await asyncio.sleep(_GATHER_S)
+
+    async def save(self) -> None:
+        """Write the pointer file if it has changed; in a thread."""
+        now = (self.position, self.published)
+        if now == self._saved:
+            return
+        (epoch, seq), data = self.published, self.position.to_json()
+        try:
+            dump = orjson.dumps({"position": data, "epoch": epoch, "seq": seq})
+            await asyncio.to_thread(write_atomic, self._pointer, dump)
+            self._saved = now
+        except OSError as error:
+            log.warning("cannot save %s (%s); records will repeat after a restart", self._pointer, error.strerror)
 
     async def _step(self) -> bool:
         lines = self._journal.read(self.position, _BATCH_BYTES)
         if not lines:
             return False
-        for line in lines:
-            if line.events is None:
-                self._damaged(line.position)
-        events = [event for line in lines for event in line.events or []]
+        events = [event for line in lines for event in self._checked(line)]
         if events:
             await self._deliver(events)
-            producer = events[-1]["producer"]
-            self.published = (producer["epoch"], producer["seq"])
-            self._metrics.published.labels(self._sink.name).inc(len(events))
+            self.published = self._read
+            self._metrics.published.labels(self.sink.name).inc(len(events))
         self.position = lines[-1].next
-        if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
-            self._save()
         return True
 
-    async def _deliver(self, events: list[dict]) -> None:  # type: ignore[type-arg]
+    def _checked(self, line: Line) -> list[dict[str, Any]]:
+        """The line's events; a gap before them is told."""
+        if line.events is None:
+            self._damaged += 1
+            log.error(
+                "journal %s: the line at byte %d does not fit its checksum and is left out",
+                line.position.segment,
+                line.position.offset,
+            )
+            return []
+        for event in line.events:
+            producer = event["producer"]
+            gaps = gaps_between(self._read, producer)
+            if gaps or self._damaged:
+                self._lost(gaps, self._damaged)
+                self._damaged = 0
+            self._read = (producer["epoch"], producer["seq"])
+        return line.events
+
+    async def _deliver(self, events: list[dict[str, Any]]) -> None:
         tries = 0
         while True:
             try:
-                await self._sink.send(events, time.time_ns() // 1_000_000)
-            except SinkError as error:
-                self.failed = True
-                self._metrics.publish_errors.labels(self._sink.name).inc()
-                now = time.monotonic()
-                if now - self._said_at > _SAY_EVERY_S:
-                    self._said_at = now
-                    log.warning("%s; %d events wait in the journal", error, len(events))
+                await self.sink.send(events, time.time_ns() // 1_000_000)
+            except Exception as error:
+                # Also what no sink should raise: one more try costs less than a collector that is gone.
+                told = isinstance(error, SinkError | UserError)
+                self._trouble(str(error) if told else f"{self.sink.name}: {type(error).__name__}", len(events))
                 await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
                 tries += 1
             else:
                 if self.failed:
-                    log.warning("publishing to %s again after %d failed tries", self._sink.name, tries)
+                    log.warning("publishing to %s again after %d failed tries", self.sink.name, tries)
                 self.failed, self._said_at = False, 0.0
                 return
 
-    def _load(self) -> tuple[Position, tuple[int, int]]:
-        try:
-            data = orjson.loads(self._pointer.read_bytes())
-            return Position.from_json(data["position"]), (int(data["epoch"]), int(data["seq"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return Position(), (0, 0)
+    def _trouble(self, what: str, waiting: int) -> None:
+        self.failed = True
+        self._metrics.publish_errors.labels(self.sink.name).inc()
+        now = time.monotonic()
+        if now - self._said_at > _SAY_EVERY_S:
+            self._said_at = now
+            log.warning("%s; %d events wait in the journal", what, waiting)
 
-    def _save(self) -> None:
-        self._saved_at = time.monotonic()
-        epoch, seq = self.published
-        try:
-            write_atomic(self._pointer, orjson.dumps({"position": self.position.to_json(), "epoch": epoch, "seq": seq}))
-        except OSError as error:
-            log.warning("cannot save %s (%s); records will repeat after a restart", self._pointer, error.strerror)
+
+def read_pointer(path: Path) -> tuple[Position, tuple[int, int]]:
+    """Position and last (epoch, seq) of a pointer file; the start of everything where there is none or it cannot be read."""
+    try:
+        data = orjson.loads(path.read_bytes())
+        return Position.from_json(data["position"]), (int(data["epoch"]), int(data["seq"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Position(), (0, 0)
+
+
+def gaps_between(last: tuple[int, int], producer: Mapping[str, Any]) -> list[SeqRange]:
+    """Seqs that were given after `last` and before this producer stamp, as far as the stamp tells."""
+    epoch, seq = producer["epoch"], producer["seq"]
+    if last == (0, 0):
+        return []
+    gaps = []
+    if epoch == last[0]:
+        gaps.append((epoch, last[1] + 1, seq - 1))
+    elif epoch > last[0]:
+        before = producer.get("previous_epoch") or 0
+        if before >= last[0]:
+            gaps.append((before, last[1] + 1 if before == last[0] else 1, producer["previous_seq"]))
+        gaps.append((epoch, 1, seq - 1))
+    return [SeqRange(epoch=epoch, first=first, last=through) for epoch, first, through in gaps if through >= first]

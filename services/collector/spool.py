@@ -1,24 +1,28 @@
-"""Drains the spool: what forwarders and plugins wrote while no collector answered, oldest first.
+"""Reads the spool: what forwarders and plugins wrote while no collector answered, oldest first.
 
 A file is deleted only after its events are in the journal; a crash between the two repeats the delivery, which its id makes harmless.
+Anything may lie in these folders: only regular files are opened, no link is followed, and what cannot be read costs only itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
+import os
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
+from services.adapters.registry import ADAPTERS
 from services.forwarder import protocol
 
-log = logging.getLogger(__name__)
-
+BAD_PREFIX = ".bad."
+"""A delivery that could not be normalised at all is set aside under this prefix, for a person to look at."""
 _TORN_AFTER_S = 3600.0
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +35,54 @@ class Spooled:
     body: bytes
 
 
-def pending(spool: Path, limit: int = 500) -> list[Path]:
-    """The oldest files of all runtimes' folders; delivery ids sort by time."""
-    found = [
-        path
-        for folder in _folders(spool)
-        for path in folder.iterdir()
-        if not path.name.startswith(".") and path.is_file() and not path.is_symlink()
-    ]
-    return sorted(found, key=lambda path: path.name)[:limit]
+def pending(folder: Path) -> list[Path]:
+    """Files of a runtime's folder that wait: whole ones, and those whose writer left them half done an hour ago. Raises OSError.
+
+    Temporary names of other kinds (links, pipes) are removed on the way.
+    """
+    found: list[Path] = []
+    deadline = time.time() - _TORN_AFTER_S
+    for entry in os.scandir(folder):
+        regular = entry.is_file(follow_symlinks=False)
+        if not entry.name.startswith(protocol.SPOOL_TEMPORARY_PREFIX):
+            wanted = regular and not entry.name.startswith(".")
+        elif regular:
+            wanted = entry.stat(follow_symlinks=False).st_mtime < deadline
+        else:
+            wanted = False
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+        if wanted:
+            found.append(folder / entry.name)
+    return found
+
+
+def age(path: Path) -> str:
+    """Sorts spool files oldest first: delivery ids sort by time."""
+    return _name(path)
+
+
+def odd(spool: Path) -> Iterator[Path]:
+    """What lies in the spool and is neither a runtime's folder nor a file in one: nobody's, and never touched."""
+    for folder in _children(spool):
+        if folder.name not in ADAPTERS or not _is_folder(folder):
+            yield folder
+        else:
+            yield from (path for path in _children(folder) if not path.name.startswith(".") and not _is_file(path))
 
 
 def read(path: Path) -> Spooled:
-    """A spool file as a delivery. What is no spool file is taken as it is, so that it ends as a quarantined event."""
-    with open(path, "rb") as file:
+    """A spool file as a delivery. What is no spool file is taken as it is, so that it ends as a quarantined event. Raises OSError."""
+    with open(os.open(path, _READ_FLAGS), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no regular file")
         content = file.read(protocol.MAX_BODY_BYTES + 4096)
-        if file.read(1):
-            digest = hashlib.sha256(content)
-            size = len(content) + 1
-            file.seek(len(content))
-            size = len(content)
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
+        if len(content) > protocol.MAX_BODY_BYTES and (more := file.read(1 << 20)):
+            digest, size = hashlib.sha256(content), len(content)
+            while more:
+                digest.update(more)
+                size += len(more)
+                more = file.read(1 << 20)
             marker = {protocol.OVERSIZED_KEY: {"size_bytes": size, "sha256": digest.hexdigest()}}
             return Spooled(path, path.parent.name, _id(path), orjson.dumps(marker))
     try:
@@ -63,43 +92,51 @@ def read(path: Path) -> Spooled:
     return Spooled(path, path.parent.name, _id(path), body)
 
 
-def torn(spool: Path) -> Iterator[Path]:
-    """Temporary files that their writer left behind; a writer needs seconds at most, so an hour is proof."""
-    deadline = time.time() - _TORN_AFTER_S
-    for folder in _folders(spool):
-        for path in folder.glob(f"{protocol.SPOOL_TEMPORARY_PREFIX}*"):
-            try:
-                if path.stat().st_mtime < deadline:
-                    yield path
-            except OSError:
-                continue
+def set_aside(path: Path) -> None:
+    """Rename a file that no try will get through, so that it is kept and the next ones are read."""
+    path.replace(path.with_name(BAD_PREFIX + _name(path)))
 
 
-def take_drops(spool: Path, receipt: Callable[[str, int, int], None]) -> None:
-    """Tell `receipt(runtime, count, bytes)` of each folder's drops, then forget them.
+def drops(spool: Path) -> Iterator[tuple[Path, protocol.Drops]]:
+    """Each folder's drops that no hook appends to any more; the caller removes the file once they are in the journal.
 
-    The file is renamed in one round and read in the next, when no hook can still be appending to it. A crash before the unlink
-    repeats the receipt: a loss may be told twice, never not at all.
+    The file is renamed in one round and read in the next. A crash before it is removed repeats the receipt: a loss may be told twice,
+    never not at all.
     """
-    for folder in _folders(spool):
+    for folder in folders(spool):
         taken = folder / f"{protocol.SPOOL_DROPPED}.taken"
-        if taken.exists():
-            drops = protocol.parse_dropped(taken.read_bytes())
-            count = len(drops.named) + drops.unnamed
-            if count:
-                receipt(folder.name, count, sum(size for _, size in drops.named))
-            taken.unlink()
+        if _is_file(taken):
+            with open(os.open(taken, _READ_FLAGS), "rb") as file:
+                yield taken, protocol.parse_dropped(file.read(protocol.DROPPED_MAX_BYTES))
         current = folder / protocol.SPOOL_DROPPED
-        if current.exists():
+        if _is_file(current) and not taken.exists():
             current.replace(taken)
 
 
-def _folders(spool: Path) -> list[Path]:
+def folders(spool: Path) -> list[Path]:
+    """The folders of the runtimes there are adapters for."""
+    return [spool / runtime for runtime in sorted(ADAPTERS) if _is_folder(spool / runtime)]
+
+
+def _children(folder: Path) -> list[Path]:
     try:
-        return [path for path in spool.iterdir() if path.is_dir() and protocol.is_runtime(path.name)]
+        return sorted(folder.iterdir())
     except OSError:
         return []
 
 
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _name(path: Path) -> str:
+    return path.name.removeprefix(protocol.SPOOL_TEMPORARY_PREFIX)
+
+
 def _id(path: Path) -> str | None:
-    return path.name if protocol.is_delivery_id(path.name) else None
+    name = _name(path)
+    return name if protocol.is_delivery_id(name) else None

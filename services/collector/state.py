@@ -15,6 +15,7 @@ import orjson
 
 from schemas.errors import UserError
 from services.adapters.calls import CallTable
+from services.collector.files import private, write_atomic
 from services.collector.journal import Position
 
 MAX_SEEN = 100_000
@@ -72,43 +73,28 @@ def load_snapshot(path: Path) -> Snapshot | None:
         return None
 
 
-def save_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Replace the snapshot atomically."""
-    write_atomic(
-        path,
-        orjson.dumps(
-            {
-                "position": snapshot.position.to_json(),
-                "epoch": snapshot.epoch,
-                "seq": snapshot.seq,
-                "calls": snapshot.calls.dump(),
-                "seen": snapshot.seen.dump(),
-            }
-        ),
+def dump_snapshot(snapshot: Snapshot) -> bytes:
+    """The file that `load_snapshot` reads."""
+    return orjson.dumps(
+        {
+            "position": snapshot.position.to_json(),
+            "epoch": snapshot.epoch,
+            "seq": snapshot.seq,
+            "calls": orjson.Fragment(snapshot.calls.dump()),
+            "seen": snapshot.seen.dump(),
+        }
     )
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write, sync and rename, so that a reader or a crash sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(data)
-        file.flush()
-        os.fdatasync(file.fileno())
-    temporary.replace(path)
-
-
-def next_epoch(folder: Path) -> tuple[str, int]:
-    """(producer id, epoch): the id is made once a state folder, the epoch grows by one at each start."""
+def next_epoch(folder: Path, used: int) -> tuple[str, int]:
+    """(producer id, epoch): the id is made once a state folder, the epoch is above its last one and above `used`."""
     path = folder / "producer.json"
     try:
         data = orjson.loads(path.read_bytes())
-        producer, epoch = str(data["id"]), int(data["epoch"]) + 1
+        producer, last = str(data["id"]), int(data["epoch"])
     except (OSError, ValueError, KeyError, TypeError):
-        producer, epoch = str(uuid.uuid4()), 1
-        newest = max((path.name for path in (folder / "journal").glob("*.jsonl")), default="")
-        if newest[:10].isdigit():
-            epoch = int(newest[:10]) + 1
+        producer, last = str(uuid.uuid4()), 0
+    epoch = max(last, used) + 1
     write_atomic(path, orjson.dumps({"id": producer, "epoch": epoch}))
     return producer, epoch
 
@@ -116,7 +102,7 @@ def next_epoch(folder: Path) -> tuple[str, int]:
 def hold(folder: Path) -> BinaryIO:
     """Lock the state folder for this process's life. Raises UserError where another collector has it or it cannot be written."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(folder)
         file = open(folder / "collector.lock", "ab+")
     except OSError as error:
         raise UserError(

@@ -48,13 +48,12 @@ async def in_kafka(kwargs: dict[str, Any]) -> Seqs:
     """The places of all events in the input topics."""
     from aiokafka import AIOKafkaConsumer
 
-    consumer = AIOKafkaConsumer(**kwargs, enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(**kwargs, enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
     try:
         partitions = await partitions_of(kwargs, INPUT_TOPICS)
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
-        await consumer.seek_to_beginning(*partitions)
         found: Seqs = set()
         while any([await consumer.position(partition) < end for partition, end in ends.items()]):
             for records in (await consumer.getmany(timeout_ms=300)).values():

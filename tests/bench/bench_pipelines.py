@@ -18,6 +18,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -166,7 +167,7 @@ def _plain(kafka: dict[str, Any], prefix: str, count: int, work: str) -> None:
         sender = Sender(settings)
         await consumer.start()
         topics = {TopicPartition(prefix + topic, n): topic for topic in INPUT_TOPICS for n in range(PARTITIONS)}
-        consumer.assign(topics)
+        consumer.assign([*topics])
         groups = [Group(n, build_operators(Config()) if work == "all" else ()) for n in range(PARTITIONS)]
         seen = 0
         while seen < count:
@@ -221,6 +222,8 @@ def _run(target: Callable[..., None], args: tuple[Any, ...], done: Callable[[], 
         process.terminate()
     wall = time.monotonic() - started
     process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the measured process ended with {process.exitcode}")
     return cpu, wall
 
 
@@ -234,7 +237,7 @@ async def _publish(kafka: dict[str, Any], prefix: str, events: Sequence[Event]) 
     producer = AIOKafkaProducer(**kafka, compression_type="zstd", linger_ms=20, max_batch_size=1 << 17)
     await producer.start()
     for body in events:
-        place = hash(body["session_id"]) % PARTITIONS
+        place = zlib.crc32(body["session_id"].encode()) % PARTITIONS
         topic = prefix + TOPIC_OF_EVENT[body["event_name"]]
         await producer.send(topic, orjson.dumps(body), key=body["session_id"].encode(), partition=place)
     await producer.stop()

@@ -28,6 +28,7 @@ from services.capture.facts.tables import (
 
 MAX_COMMANDS = 5000
 MAX_TEXTS = 64
+MAX_WORDS = 1000
 _MAX_FLAGS = 16
 _SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/", "/opt/homebrew/bin/")
 _PATHLIKE = re.compile(
@@ -73,13 +74,16 @@ class Interpreter:
         self._code(text)
         self._drain()
 
-    def _text(self, text: str) -> None:
+    def _text(self, text: str, feed: Simple | None = None) -> None:
+        """Queues the commands of a shell text; the first of them has the standard input of `feed`."""
         self._texts -= 1
         if self._texts < 0:
             self._to.truncated = True
             return
         parsed = parse(text, self._variables)
         self._to.truncated |= parsed.truncated
+        if feed is not None and parsed.commands and parsed.commands[0].stdin is None and parsed.commands[0].text is None:
+            parsed.commands[0].stdin, parsed.commands[0].text = feed.stdin, feed.text
         self._todo.extend(reversed(parsed.commands))
 
     def _drain(self) -> None:
@@ -107,6 +111,9 @@ class Interpreter:
         if not command.argv:
             return
         words = command.argv
+        if len(words) > MAX_WORDS:
+            to.truncated = True
+            words = command.argv = words[: MAX_WORDS // 2] + words[-MAX_WORDS // 2 :]
         first = words[0].text
         name = posixpath.basename(first).lower() if "/" in first else first
         if not name or "\n" in name:
@@ -215,7 +222,7 @@ class Interpreter:
                     if i + 1 < len(args):
                         if _fetches(words[i + 2]):
                             to.pipe_to_shell = True
-                        self._text(args[i + 1])
+                        self._text(args[i + 1], command)
                     return
                 if "s" in text and not text.startswith("--"):
                     args = []
@@ -301,6 +308,7 @@ class Interpreter:
     def _operands(self, spec: Spec, args: list[str]) -> None:
         plain: list[str] = []
         skip = spec.skip
+        given_last = False
         i, n = 0, len(args)
         while i < n:
             text = args[i]
@@ -319,6 +327,7 @@ class Interpreter:
                     use = spec.valued[option]
                     if use is not None:
                         self._to.path(value, use)
+                        given_last |= use == spec.last
                 elif equals:
                     self._maybe_path(value, "read")
                 elif text[1] != "-" and len(text) > 3 and "/" in text:
@@ -330,7 +339,7 @@ class Interpreter:
             for text in plain:
                 self._maybe_path(text, "read")
             return
-        last = plain.pop() if spec.last is not None and len(plain) > 1 else None
+        last = plain.pop() if spec.last is not None and len(plain) > 1 and not given_last else None
         for text in plain:
             if "://" not in text:
                 self._to.path(text, spec.operands)
@@ -504,7 +513,8 @@ class Interpreter:
     def _remote_name(self, args: list[str]) -> None:
         for text in args:
             if not text.startswith("-") and "/" in text:
-                name = posixpath.basename(re.split(r"[?#]", text, maxsplit=1)[0])
+                path = re.split(r"[?#]", text.partition("://")[2] or text, maxsplit=1)[0]
+                name = posixpath.basename(path.partition("/")[2])
                 if name:
                     self._to.fetched.add(self._to.path(name, "write"))
 
@@ -539,7 +549,7 @@ class Interpreter:
         if not named:
             self._remote_name([a for a in args if "://" in a])
 
-    def _ssh(self, args: list[str], _: Simple) -> None:
+    def _ssh(self, args: list[str], command: Simple) -> None:
         to = self._to
         i = 0
         port: int | None = 22
@@ -563,7 +573,7 @@ class Interpreter:
             name, given = hosts.split_port(text.rpartition("@")[2])
             to.host(hosts.host(name, given or port) if "://" not in text else hosts.loose(text))
             if i < len(args):
-                self._text(" ".join(args[i:]))
+                self._text(" ".join(args[i:]), command)
             return
 
     def _copy_remote(self, args: list[str], _: Simple) -> None:

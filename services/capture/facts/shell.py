@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Language, Node, Parser, Tree
 
 # Parsing costs 0.3 ms a KiB. Past the cap both ends are read, since padding in front or behind is the usual way to hide an act.
 MAX_PARSE_BYTES = 256 * 1024
 _TAIL_BYTES = 64 * 1024
 MAX_NODES = 60_000
+MAX_SECONDS = 0.25
+_SURELY_SHORT = 1024
 _EXPAND_LIMIT = 4096
 
 
@@ -52,7 +57,8 @@ class Parsed:
     truncated: bool = False
 
 
-_PARSER = Parser(Language(tree_sitter_bash.language()))
+_LANGUAGE = Language(tree_sitter_bash.language())
+_LOCAL = threading.local()
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_STRING = re.compile(r"\\([$`\"\\]|\n)")
 _ANSI = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
@@ -84,26 +90,83 @@ class _Task:
 
 
 def parse(text: str, variables: dict[str, str]) -> Parsed:
-    """The simple commands of a shell text. `variables`: values known so far; literal assignments in the text are added to it."""
-    raw = text.encode("utf-8", "replace")
+    """The simple commands of a shell text. `variables`: values known so far; literal assignments in the text are added to it.
+
+    Some texts (long pipes, many `)` or here-documents) cost the parser their length squared, so its time is bounded: what it does not
+    finish is read in short pieces from both ends while time is left, and `truncated` says so.
+    """
+    raw = text.encode("utf-8", "replace").replace(b"\x00", b" ")
     result = Parsed()
     variables.setdefault("HOME", "~")
+    parser = _parser()
     pieces = [raw]
     if len(raw) > MAX_PARSE_BYTES:
         result.truncated = True
         pieces = [raw[: MAX_PARSE_BYTES - _TAIL_BYTES], raw[-_TAIL_BYTES:]]
     for piece in pieces:
-        _Reader(variables, result).read(_PARSER.parse(piece).root_node)
+        tree = parser.parse(piece) if len(piece) <= _SURELY_SHORT else _within_time(parser, piece)
+        if tree is not None:
+            _Reader(piece, variables, result).read(tree.root_node)
+            continue
+        result.truncated = True
+        stop = time.thread_time() + MAX_SECONDS
+        for part in _from_both_ends(_parts(piece)):
+            _Reader(part, variables, result).read(parser.parse(part).root_node)
+            if time.thread_time() > stop:
+                break
     return result
+
+
+def _parser() -> Parser:
+    try:
+        return _LOCAL.parser  # type: ignore[no-any-return]
+    except AttributeError:
+        _LOCAL.parser = Parser(_LANGUAGE)
+        return _LOCAL.parser  # type: ignore[no-any-return]
+
+
+def _within_time(parser: Parser, raw: bytes) -> Tree | None:
+    stop = time.thread_time() + MAX_SECONDS
+    try:
+        return parser.parse(
+            lambda at, _point: raw[at : at + 65536], progress_callback=lambda _at, _error: time.thread_time() > stop
+        )
+    except ValueError:
+        parser.reset()
+        return None
+
+
+def _parts(raw: bytes) -> list[bytes]:
+    """Lines, and long lines cut behind separators, each short enough for any content."""
+    found: list[bytes] = []
+    for line in raw.split(b"\n"):
+        while len(line) > _SURELY_SHORT:
+            cut = max(line.rfind(c, 0, _SURELY_SHORT) for c in (b";", b"|", b"&")) + 1 or _SURELY_SHORT
+            found.append(line[:cut])
+            line = line[cut:]
+        found.append(line)
+    return [part for part in found if part.strip()]
+
+
+def _from_both_ends(parts: list[bytes]) -> Iterator[bytes]:
+    for i in range((len(parts) + 1) // 2):
+        yield parts[i]
+        if i < len(parts) - 1 - i:
+            yield parts[-1 - i]
 
 
 class _Reader:
     """Walks the tree with a stack of its own, in source order, so nesting of any depth is only a longer list."""
 
-    def __init__(self, variables: dict[str, str], result: Parsed) -> None:
+    def __init__(self, raw: bytes, variables: dict[str, str], result: Parsed) -> None:
+        self._raw = raw
         self._variables = variables
         self._result = result
         self._stack: list[_Task] = []
+
+    def _text(self, node: Node) -> str:
+        # Not node.text: for a text given by a callable that asks the callable again, once a node.
+        return self._raw[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
     def read(self, root: Node) -> None:
         stack = self._stack
@@ -117,6 +180,7 @@ class _Reader:
                 return
             node = task.node
             kind = node.type
+            before = len(stack)
             if task.redirect:
                 self._redirect(node, task)
             elif kind == "command":
@@ -133,9 +197,13 @@ class _Reader:
             elif kind in ("string", "concatenation", "test_command", "heredoc_body"):
                 self._word(node)  # queues the substitutions in it
             elif kind not in _LEAVES:
-                for child in reversed(node.children):
-                    if child.child_count or child.type == "&":
-                        stack.append(_Task(child, task.feed, task.out, task.into))
+                stack.extend(
+                    _Task(child, task.feed, task.out, task.into)
+                    for child in node.children
+                    if child.child_count or child.type == "&"
+                )
+            # What was queued in source order is to be read in it.
+            stack[before:] = stack[before:][::-1]
 
     def _pipeline(self, node: Node, task: _Task) -> None:
         stages = [c for c in node.children if c.child_count]
@@ -145,7 +213,7 @@ class _Reader:
             out = task.out if stage is stages[-1] else _Slot()
             tasks.append(_Task(stage, feed, out, task.into))
             feed = out
-        self._stack.extend(reversed(tasks))
+        self._stack.extend(tasks)
 
     def _redirected(self, node: Node, task: _Task) -> None:
         # All share one slot: the body's last command is what redirections apply to and what a here-document's own pipe reads.
@@ -154,7 +222,7 @@ class _Reader:
             for c in node.children
             if c.child_count
         ]
-        self._stack.extend(reversed(tasks))
+        self._stack.extend(tasks)
 
     def _redirect(self, node: Node, task: _Task) -> None:
         command = task.out.last
@@ -166,13 +234,13 @@ class _Reader:
             later: list[_Task] = []
             for child in node.children:
                 if child.type == "heredoc_body":
-                    command.text = _text(child)
+                    command.text = self._text(child)
                     self._word(child)  # queues the substitutions in it
                 elif child.type.endswith("_redirect"):
                     later.append(_Task(child, task.feed, task.out, task.into, True))
                 elif child.child_count:
                     later.append(_Task(child, _Slot(command), task.out, task.into))
-            self._stack.extend(reversed(later))
+            self._stack.extend(later)
             return
         op = ""
         for child in node.children:
@@ -215,7 +283,7 @@ class _Reader:
         children = node.children
         if len(children) < 2:
             return
-        name = _text(children[0])
+        name = self._text(children[0])
         value = self._word(children[-1]) if len(children) > 2 else Word("")
         if command is not None:
             command.assignments.append((name, value))
@@ -228,7 +296,7 @@ class _Reader:
         """The text of a word after quote removal and expansion of what is known."""
         kind = node.type
         if kind == "word" and not node.child_count:
-            text = _text(node)
+            text = self._text(node)
             return Word(_ESCAPED.sub(_unescape, text) if "\\" in text else text)
         word = Word("")
         parts: list[str] = []
@@ -237,15 +305,15 @@ class _Reader:
             node = nodes.pop()
             kind = node.type
             if kind == "word":
-                text = _text(node)
+                text = self._text(node)
                 parts.append(_ESCAPED.sub(_unescape, text) if "\\" in text else text)
             elif kind == "string_content":
-                text = _text(node)
+                text = self._text(node)
                 parts.append(_ESCAPED_IN_STRING.sub(_unescape, text) if "\\" in text else text)
             elif kind == "raw_string":
-                parts.append(_text(node)[1:-1])
+                parts.append(self._text(node)[1:-1])
             elif kind == "ansi_c_string":
-                parts.append(_ANSI.sub(_unescape_ansi, _text(node)[2:-1]))
+                parts.append(_ANSI.sub(_unescape_ansi, self._text(node)[2:-1]))
             elif kind in ("command_substitution", "process_substitution"):
                 word.dynamic = True
                 self._stack.append(_Task(node, None, _Slot(), word.inner))
@@ -256,7 +324,7 @@ class _Reader:
             elif node.child_count and kind not in ("brace_expression",):
                 nodes.extend(c for c in reversed(node.children) if c.is_named)
             else:
-                parts.append(_text(node))
+                parts.append(self._text(node))
         word.text = "".join(parts)
         return word
 
@@ -265,7 +333,7 @@ class _Reader:
         rest: list[Node] = []
         for child in node.children:
             if child.type in ("variable_name", "special_variable_name") and name is None:
-                name = _text(child)
+                name = self._text(child)
             elif child.is_named:
                 rest.append(child)
         value = self._variables.get(name or "")
@@ -277,12 +345,7 @@ class _Reader:
             nodes.extend(reversed(rest))
         else:
             word.dynamic = True
-            parts.append(_text(node))
-
-
-def _text(node: Node) -> str:
-    raw = node.text
-    return raw.decode("utf-8", "replace") if raw is not None else ""
+            parts.append(self._text(node))
 
 
 def _unescape(m: re.Match[str]) -> str:

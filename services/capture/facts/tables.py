@@ -234,7 +234,6 @@ WRAPPERS: dict[str, tuple[frozenset[str], int]] = {
         ("parallel", "-j --jobs -a", 0),
         ("dbus-run-session", "", 0),
         ("xvfb-run", "-s -n", 0),
-        ("uvx", "", 99),
         ("!", "", 0),
     )
 }

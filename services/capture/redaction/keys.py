@@ -91,8 +91,10 @@ _TAILS = frozenset(
     ]
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
-_JOINED = re.compile(r"([a-z]{2,})(password|passwd|passphrase|pass|pwd|secret|token|apikey|credentials?)\Z")
-_UNJOINED = frozenset(("bypass", "compass", "overpass", "trespass", "surpass"))
+_JOINED = re.compile(
+    r"([a-z]{2,})(password|passwd|passphrase|pwd|secret|token|apikey|credentials?)\Z"
+    r"|(user|db|require|admin|root|smtp|mail|redis|my|key|bind|login|server|proxy|sudo|become|master|jdbc|ftp|ssh|http|auth|pg|sql)(pass)\Z"
+)
 _MAX_NAME = 120
 
 
@@ -109,8 +111,8 @@ def name_of(key: str) -> Name | None:
     if words:
         # Written together: dbpassword, requirepass, clientsecret.
         joined = _JOINED.match(words[-1])
-        if joined is not None and words[-1] not in _UNJOINED and words[-1] not in _SINGLE:
-            words[-1:] = joined.groups()
+        if joined is not None and words[-1] not in _SINGLE:
+            words[-1:] = [part for part in joined.groups() if part]
     for size in range(min(_LONGEST, len(words)), 0, -1):
         found = _ENDS.get(tuple(words[-size:]))
         if found is not None:
@@ -127,7 +129,7 @@ _NOTHING = re.compile(
     | object|array|text|char|varchar|bearer|basic|digest|negotiate|change[_-]?(?:me|it)|prompt|stdin|env|file|plain|wrong|invalid
     | incorrect|missing|expired|denied|failed|ok|error|valid|mismatch|not_set|self|this|cls|me
     | \[?redacted\]? | (.)\1* | [x*.•_\-]+ | \#.*
-    | (?:none|null|true|false|undefined)\W.* | <.*> | \$.* | %[a-z_]+%? | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)
+    | (?:basic|bearer|token)\s+[$<{%"'].* | (?:none|null|true|false|undefined)\W.* | <.*> | \$.* | %[a-z_]+%? | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)
     | your[\-_ .].* | my[\-_](?:secret|password|token|key)
     | (?:process\.env|os\.environ|os\.getenv|env|self|this|cls|config|cfg|settings|args|opts|options|secrets|vars?|params?|request|req|data
       |ctx|process|local|module|each)\.[a-z_.$\[\]"']*
@@ -192,6 +194,7 @@ _STOP = frozenset(
     ]
 )
 _CODE_WORD = re.compile(r"[A-Za-z_$][A-Za-z_$]*(?:\.[A-Za-z_$]+)*[?!]?\Z")
+_CALL = re.compile(r"[A-Za-z_$][\w.$]*[(\[].*", re.DOTALL)
 _CAMEL = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]*)*\Z")
 _PATH = re.compile(r"(?:\.{0,2}/|~/|[A-Za-z]:\\)[\w./\\~\-]*\Z|[a-z][a-z0-9+.\-]*://")
 _TOKENISH = re.compile(r"[A-Za-z0-9_\-./+=~%:|]{8,}\Z")
@@ -223,7 +226,13 @@ def plausible(name: Name, key: str, value: str, judge: Judge) -> bool:
         return judge != "strict" and _DIGIT.search(value) is not None and len(value) >= 8
     if _PATH.match(value) and name.kind != "cookie":
         return False
+    if judge == "flag" and value.startswith("-"):
+        return False
     if judge != "strict":
+        # What ends in a bracket that it did not open is the end of a call.
+        rest = value.rstrip(")]}:;,")
+        if _CALL.match(value) or (rest != value and (_CODE_WORD.match(rest) or rest.lower() == key.lower())):
+            return False
         return value not in _STOP and not (_CAMEL.match(value) and not key.isupper())
     if _CODE_WORD.match(value):
         return len(value) >= 20 and entropy(value.encode()) >= 3.8 and "_" not in value and "." not in value

@@ -13,6 +13,7 @@ from services.capture.redaction.gate import BASE64_SHAPE, HEX_SHAPE
 
 _CODE = re.compile(rb"u00([0-9a-fA-F]{2})|x([0-9a-fA-F]{2})")
 _CHARS = {ord("n"): b"\n", ord("r"): b"\r", ord("t"): b"\t", **{c: bytes((c,)) for c in b"\"/'`"}}
+_ESCAPES = tuple((b"\\" + bytes((c,)), made) for c, made in _CHARS.items() if c != ord("\\"))
 _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
 _BASE64_RUN = re.compile(
     rb"(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)*+[A-Za-z0-9+/_\-]{20,}+={0,2}|(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)++[A-Za-z0-9+/]*+={0,2}"
@@ -78,6 +79,12 @@ def escaped_lines(text: bytes, way_back: View | None = None) -> bytes:
 
 def unescaped(text: bytes, way_back: View | None = None) -> bytes:
     """The text with backslash escapes undone. Any number of backslashes counts as one: JSON in JSON in a string reads like the innermost."""
+    if way_back is None and b"\\u00" not in text and b"\\x" not in text:
+        while b"\\\\" in text:
+            text = text.replace(b"\\\\", b"\\")
+        for escape, made in _ESCAPES:
+            text = text.replace(escape, made)
+        return text
     parts = text.split(b"\\")
     out = [parts[0]]
     add = out.append

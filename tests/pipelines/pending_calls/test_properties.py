@@ -38,7 +38,11 @@ def operator(_partition: int) -> PendingCalls:
 
 def oracle(history: History) -> dict[str, dict[str, Any]]:
     """What must stand in the end, by event id: kind, time, cause."""
-    session_ends = sorted((at, body["session_id"], body.get("reason")) for at, body in history if "call_id" not in body)
+    session_ends = sorted(
+        (at, body["session_id"], f"session.ended: {body['reason']}" if "reason" in body else "session.ended")
+        for at, body in history
+        if "call_id" not in body
+    )
     expected = {}
     for call_id in sorted(ids(history)):
         records = [(at, body) for at, body in history if body.get("call_id") == call_id]
@@ -66,13 +70,12 @@ def oracle(history: History) -> dict[str, dict[str, Any]]:
         if any(at <= deadline for at in ends):
             continue
         over = [
-            (at, reason)
-            for at, session, reason in session_ends
+            (at, cause)
+            for at, session, cause in session_ends
             if session == start["session_id"] and begin <= at <= deadline
         ]
         if over:
-            at, reason = over[0]
-            cause = f"session.ended: {reason}" if reason else "session.ended"
+            at, cause = over[0]
             expected[call_id] = {"kind": "tool.call.abandoned", "at": at, "cause": cause}
         else:
             cause = "no decision on the approval" if waiting else None

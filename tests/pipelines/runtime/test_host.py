@@ -1,0 +1,196 @@
+"""The host against a real Kafka, with batches as no consumer should deliver them, and inputs that can be told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import Any
+
+import pytest
+
+from pipelines.pending_calls.operator import PendingCalls
+from pipelines.pending_calls.ttl import Ttls
+from pipelines.runtime.host import CREATE_TIME_SETTLED_MS, SETTLED_MS, Host
+from pipelines.runtime.settings import WorkerSettings
+from schemas.topics import INPUT_TOPICS, RISK_FINDING, TOOL_CALL, TOOL_CALL_DERIVED
+from services.embedded.host import free_port
+from tests.pipelines.helpers import Pairs, call_event
+from tests.pipelines.runtime.harness import Broker, until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+TTL_MS = 300_000
+
+
+class Told:
+    """Inputs that say what a test tells them."""
+
+    def __init__(self) -> None:
+        self.mine: set[int] = {0}
+        self.ends: dict[str, tuple[int, int]] = {}
+        self.rewound: list[tuple[str, int, int]] = []
+
+    def joined(self) -> bool:
+        return True
+
+    def rebalancing(self) -> bool:
+        return False
+
+    def assigned(self) -> Collection[int]:
+        return self.mine
+
+    def end(self, topic: str, partition: int) -> tuple[int, int] | None:
+        return self.ends.get(topic) if partition == 0 else None
+
+    async def rewind(self, topic: str, partition: int, offset: int) -> None:
+        self.rewound.append((topic, partition, offset))
+
+
+def make(broker: Broker, told: Told, **kafka: Any) -> Host:
+    settings = WorkerSettings(
+        kafka={"bootstrap_servers": broker.bootstrap, **kafka},
+        operators=(lambda _: PendingCalls(Ttls(TTL_MS)), Pairs),
+        group_id=f"{broker.prefix}workers",
+        topic_prefix=broker.prefix,
+        session_timeout_s=0,
+    )
+    return Host(settings, told)
+
+
+@pytest.fixture
+async def records(broker: Broker) -> AsyncIterator[list[Any]]:
+    """Twenty started calls in partition 0 of tool.call, as a consumer gives them."""
+    await broker.create()
+    await broker.publish([call_event("tool.call.started", n, n) for n in range(20)])
+    yield await broker.read(TOOL_CALL)
+
+
+async def seen(broker: Broker) -> int:
+    bodies = (await broker.said()).bodies(RISK_FINDING).values()
+    return max((len(body["seen"]) for body in bodies), default=0)
+
+
+async def test_a_gap_is_read_from_the_log_and_what_was_seen_is_skipped(broker: Broker, records: list[Any]) -> None:
+    host = make(broker, Told())
+    try:
+        assert await host.on_batch(TOOL_CALL, 0, records[5:8])
+        assert await seen(broker) == 8
+        assert await host.on_batch(TOOL_CALL, 0, records[0:7])
+        assert await host.on_batch(TOOL_CALL, 0, records[6:10])
+        assert await host.on_batch(TOOL_CALL, 0, records[19:20])
+        assert await seen(broker) == 20
+        assert host._owned[0].group.operators[1].counters["seen"] == 20
+    finally:
+        await host.stop()
+
+
+async def test_a_partition_given_away_is_forgotten_and_made_anew(broker: Broker, records: list[Any]) -> None:
+    told = Told()
+    host = make(broker, told)
+    try:
+        await host.on_batch(TOOL_CALL, 0, records)
+        told.mine = {1}
+        await host.tick()
+        assert set(host._owned) == {1}
+        assert host.not_ready() is None
+        told.mine = {0, 1}
+        assert host.not_ready() == "making the state of partitions [0]"
+    finally:
+        await host.stop()
+
+
+async def test_a_batch_that_cannot_be_sent_is_not_acknowledged_once_its_partition_is_gone(
+    broker: Broker, records: list[Any]
+) -> None:
+    told = Told()
+    host = make(broker, told)
+    await host.on_batch(TOOL_CALL, 0, records[:5])
+    await host._sender.stop()
+    # Force the fault: from now on there is no broker.
+    host._sender._settings = WorkerSettings(
+        kafka={"bootstrap_servers": f"127.0.0.1:{free_port()}"}, operators=(), topic_prefix=broker.prefix
+    )
+    step = asyncio.create_task(host.on_batch(TOOL_CALL, 0, records[5:]))
+    await until(host.metrics.retries._value.get, "a retry")
+    told.mine = set()
+    assert not await step
+    assert 0 not in host._owned
+    await host.stop()
+
+
+async def test_time_passes_only_as_far_as_the_broker_has_answered(broker: Broker, records: list[Any]) -> None:
+    told = Told()
+    host = make(broker, told)
+    try:
+        await host.on_batch(TOOL_CALL, 0, records)
+        start_ms = records[-1].timestamp
+        due_ms = start_ms + TTL_MS + 1000
+        told.ends = dict.fromkeys(INPUT_TOPICS, (0, due_ms + SETTLED_MS - 2000))
+        told.ends[TOOL_CALL] = (20, due_ms + SETTLED_MS - 2000)
+        await host.tick()
+        assert host._owned[0].group.progress_ms == due_ms - 2000
+        assert not (await broker.said()).bodies(TOOL_CALL_DERIVED)
+        # One topic that is not read to its end holds all back.
+        told.ends = dict.fromkeys(INPUT_TOPICS, (20, due_ms + SETTLED_MS))
+        await host.tick()
+        assert not (await broker.said()).bodies(TOOL_CALL_DERIVED)
+        told.ends = dict.fromkeys(INPUT_TOPICS, (0, due_ms + SETTLED_MS))
+        told.ends[TOOL_CALL] = (20, due_ms + SETTLED_MS)
+        await host.tick()
+        assert len((await broker.said()).bodies(TOOL_CALL_DERIVED)) == 20
+    finally:
+        await host.stop()
+
+
+async def test_where_producers_set_the_log_time_more_may_come_late(broker: Broker) -> None:
+    await broker.create(leave_out=[TOOL_CALL])
+    await broker.create_topic(TOOL_CALL, 2, {"message.timestamp.type": "CreateTime"})
+    await broker.publish([call_event("tool.call.started", 0, 0)])
+    told = Told()
+    host = make(broker, told)
+    try:
+        await host.on_batch(TOOL_CALL, 0, await broker.read(TOOL_CALL))
+        told.ends = dict.fromkeys(INPUT_TOPICS, (0, 1 << 41)) | {TOOL_CALL: (1, 1 << 41)}
+        await host.tick()
+        assert host._owned[0].group.progress_ms == (1 << 41) - CREATE_TIME_SETTLED_MS
+    finally:
+        await host.stop()
+
+
+async def test_batches_that_were_never_delivered_are_asked_for_again(
+    broker: Broker, records: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.runtime.host.LOST_S", 0.0)
+    monkeypatch.setattr("pipelines.runtime.host.STALLED_S", 0.0)
+    told = Told()
+    host = make(broker, told)
+    try:
+        await host.on_batch(TOOL_CALL, 0, records[:5])
+        told.ends = {TOOL_CALL: (20, 0)}
+        monkeypatch.setattr(asyncio, "wait_for", lambda doing, _timeout: doing)
+        await host.tick()
+        assert told.rewound == [(TOOL_CALL, 0, 5)]
+        assert "lag, but nothing processed" in str(host.not_healthy())
+        told.ends = {TOOL_CALL: (5, 0)}
+        await host.tick()
+        assert host.not_healthy() is None
+    finally:
+        monkeypatch.undo()
+        await host.stop()
+
+
+async def test_a_take_over_says_again_what_it_said(broker: Broker, records: list[Any]) -> None:
+    told = Told()
+    host = make(broker, told)
+    try:
+        await host.on_batch(TOOL_CALL, 0, records[:10])
+        told.ends = dict.fromkeys(INPUT_TOPICS, (0, 0)) | {TOOL_CALL: (12, 0)}
+        await host.tick()
+        assert len(await broker.read(RISK_FINDING)) == 1
+        await host.on_batch(TOOL_CALL, 0, records[10:12])
+        await host.tick()
+        findings = await broker.read(RISK_FINDING)
+        assert len(findings) == 2
+        assert len((await broker.said()).bodies(RISK_FINDING)) == 1
+    finally:
+        await host.stop()
