@@ -1,8 +1,8 @@
 """Canonical JSON (RFC 8785): one byte string per JSON value, so that a hash names a value and not a spelling.
 
-RFC 8785 covers I-JSON only. What lies outside is written as ECMAScript's JSON.stringify writes it, so that a runtime in JavaScript
-and a proxy in Python agree: NaN and ±Infinity as `null`, integers beyond 2^53 as the nearest double, lone surrogates as `\\udXXX`.
-Anything that is no JSON value is written as the string `str()` gives.
+RFC 8785 covers I-JSON only. What lies outside is written as ECMAScript's JSON.stringify writes it, so that a runtime
+in JavaScript and a proxy in Python agree: NaN and ±Infinity as `null`, integers beyond 2^53 as the nearest double,
+lone surrogates as `\\udXXX`. Anything that is no JSON value is written as the string `str()` gives.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OPTIONS = (
     | orjson.OPT_PASSTHROUGH_DATETIME
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
-# A number that orjson may not write as RFC 8785 does: a fraction, an exponent, or 16 digits and more. Texts can look like one;
-# they only cost the slow path.
+# A number that orjson may not write as RFC 8785 does: a fraction, an exponent, or 16 digits and more. Texts can look
+# like one; they only cost the slow path.
 _ODD_NUMBER = re2.compile(rb"(?:^|[\[,:])-?(?:[0-9]{16}|[0-9]+[.eE])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -146,6 +146,10 @@ class CollectorConfig(_Section):
     host: Literal["127.0.0.1", "::1", "localhost"] = "127.0.0.1"
     port: Port = 8722
     sinks: tuple[Literal["kafka", "jsonl"], ...] = ("kafka",)
+    require_token: bool = Field(
+        default=False,
+        description="POST by TCP needs `Authorization: Bearer` with the content of AGENTTRACE_HOME/collector.token; the socket does not",
+    )
     fsync_before_answer: bool = False
     journal_max_bytes: int = Field(default=1 << 30, ge=1 << 20)
     tenant_id: str | None = None

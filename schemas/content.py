@@ -1,4 +1,5 @@
-"""Content: what an event keeps of a call's input or output, by capture level: size and hash always, text only if allowed."""
+"""Content: what an event keeps of a call's input or output, by capture level: size and hash always, text only if
+allowed."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 class Content(BaseModel):
     """A captured input or output.
 
-    `size_bytes`: UTF-8 bytes of a text, of the canonical JSON of anything else (of the JSON as it came, above 1 MiB). `hash`:
-    `hmac-sha256:<key id>:<hex>` over the canonical JSON before redaction, `hmac-sha256:<key id>:raw:<hex>` over the bytes as they
-    came above 1 MiB; None without a key. `redactions`: findings by kind in the whole value, also past where `summary` was cut.
+    `size_bytes`: UTF-8 bytes of a text, of the canonical JSON of anything else (of the JSON as it came, above 1 MiB).
+    `hash`: `hmac-sha256:<key id>:<hex>` over the canonical JSON before redaction, `hmac-sha256:<key id>:raw:<hex>`
+    over the bytes as they came above 1 MiB; None without a key. `redactions`: findings by kind in the whole value,
+    also past where `summary` was cut.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

@@ -1,7 +1,7 @@
 """Facts: what rules need from a tool call and what redacted, truncated summaries lose.
 
-Computed from the whole payload before redaction and truncation; bounded; free of secrets. A rule asks facts, so that neither
-padding nor masking hides an act.
+Computed from the whole payload before redaction and truncation; bounded; free of secrets. A rule asks facts, so that
+neither padding nor masking hides an act.
 """
 
 from __future__ import annotations

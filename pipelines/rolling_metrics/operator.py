@@ -153,7 +153,10 @@ class RollingMetrics:
             changed.start = start
             self._replace(ref, call, changed)
         else:
-            self._counts["duplicates"] += call.start[1] == start[1]
+            if call.start[1] == start[1]:
+                self._counts["duplicates"] += 1
+            else:
+                self._cell(ms // MINUTE_MS, key)
             return
         self._cell(ms // MINUTE_MS, key).starts += 1
         self._expire(ref, ms + MAX_OPEN_MS + LATENESS_MS)
@@ -166,6 +169,7 @@ class RollingMetrics:
                 changed = call.copy()
                 if remove_end(changed.ends, event_id):
                     self._replace(ref, call, changed)
+            self._cell(ms // MINUTE_MS, self._key(event))
             return
         duration = None if inferred else duration_ms(event)
         input_bytes = size_bytes(event.get("input") or event.get("request"))
@@ -179,6 +183,9 @@ class RollingMetrics:
                 self._counts["duplicates"] += 1
                 return
             self._replace(ref, call, changed)
+            # Where the end does not count its window is said or taken back all the same: a worker before, which had not
+            # seen the stronger end, may have counted it.
+            self._cell(ms // MINUTE_MS, end.payload[0])
         else:
             before = call.flight()
             call.ends.append(end)
@@ -323,11 +330,10 @@ class RollingMetrics:
             if later:
                 later = dict.fromkeys(wanted, max(later.values()))
         else:
+            wanted &= keys
             said = {key: (_merge(minutes, key), self._in_flight(key, start + size)) for key in wanted}
         for key in sorted(wanted):
             cell, in_flight = said.get(key, (_EMPTY, 0))
-            if cell.empty and key not in window.said:
-                continue
             record_id = window.said.get(key) or self._record_id(place, key)
             body = self._body(key, size, window, record_id)
             body.update(cell.fields())
@@ -340,7 +346,7 @@ class RollingMetrics:
             else:
                 out.retract(TOOL_METRIC, record_id, body)
                 if key not in later:
-                    del window.said[key]
+                    window.said.pop(key, None)
         window.dirty = later
 
     def _fold(

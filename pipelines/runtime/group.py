@@ -22,7 +22,7 @@ from pipelines.runtime.port import (
     timestamp_ms,
 )
 from schemas import topics
-from schemas.topics import BY_NAME, INPUT_TOPICS, record_key
+from schemas.topics import BY_NAME, INPUT_TOPICS, TOPIC_OF_EVENT, record_key
 
 MAX_PRODUCERS = 50_000
 """Producers (id, epoch) remembered per topic for dropping duplicates; beyond it the first seen are forgotten."""
@@ -116,8 +116,12 @@ class Group:
 
     @property
     def horizon_ms(self) -> int:
-        """How much of the log a rebuild reads: what one operator derives can be as old as its horizon for the next."""
-        return sum(operator.horizon_ms for operator in self.operators)
+        """How much of the log a rebuild reads: for who wants derived events, also what those are derived from."""
+        reach = 0
+        for operator in self.operators:
+            derived = any(BY_NAME[TOPIC_OF_EVENT[name]].kind == "derived" for name in operator.wants)
+            reach = max(reach, operator.horizon_ms + (reach if derived else 0))
+        return reach
 
     @property
     def partial(self) -> bool:

@@ -75,6 +75,7 @@ class Host:
         self._owned: dict[int, _Owned] = {}
         self._sender = Sender(settings)
         self._processed_at = time.monotonic()
+        self._rewound_at = 0.0
         self._waiting = True
         self.stopping = False
         self.metrics = WorkerMetrics(lambda: [owned.group for owned in self._owned.values()])
@@ -158,6 +159,7 @@ class Host:
             owned.create_time = reader.create_time
         owned.ready = True
         owned.taken_at = time.monotonic()
+        owned.duplicates = group.duplicates
         state = "partial" if group.partial_until_ms else "complete"
         self.metrics.rebuilds.labels(state).inc()
         self.metrics.rebuild_seconds.observe(owned.taken_at - started)
@@ -227,6 +229,9 @@ class Host:
                 refusal.by,
                 refusal.why,
             )
+        if group.last_error is not None:
+            log.error("partition %d: %s, at progress", group.partition, group.last_error)
+            group.last_error = None
         self.metrics.duplicates.inc(group.duplicates - owned.duplicates)
         owned.duplicates = group.duplicates
         if owned.pending:
@@ -271,8 +276,10 @@ class Host:
                     yield topic, partition, offset, end[0] - offset
 
     async def _find_lost(self) -> None:
-        if self._waiting and time.monotonic() - self._processed_at > LOST_S:
+        now = time.monotonic()
+        if self._waiting and now - max(self._processed_at, self._rewound_at) > LOST_S:
             for topic, partition, offset, lag in [*self._behind()]:
+                self._rewound_at = now
                 log.warning("%s/%d: %d records were not delivered, reading from %d", topic, partition, lag, offset)
                 try:
                     await asyncio.wait_for(self._inputs.rewind(topic, partition, offset), LOST_S)

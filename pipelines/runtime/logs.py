@@ -21,6 +21,13 @@ class Damper(logging.Filter):
         """True if the line may pass."""
         if record.levelno < logging.WARNING:
             return True
+        # Several handlers ask about one record; they get one answer.
+        passes: bool | None = getattr(record, "passes", None)
+        if passes is None:
+            passes = record.passes = self._passes(record)
+        return passes
+
+    def _passes(self, record: logging.LogRecord) -> bool:
         now = time.monotonic()
         place = (record.name, record.levelno, str(record.msg)[:200])
         last, held = self._last.get(place, (-self._every_s, 0))

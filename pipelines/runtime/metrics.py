@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from pipelines.runtime.group import Group
@@ -62,10 +62,13 @@ class _Operators:
     def collect(self) -> Iterable[Metric]:
         """The metric families of now."""
         sums: dict[tuple[str, str], int] = {}
+        errors: dict[str, int] = {}
         partial = count = 0
         for group in self._groups():
             count += 1
             partial += group.partial
+            for by, number in group.errors.items():
+                errors[by] = errors.get(by, 0) + number
             for operator in group.operators:
                 for name, value in operator.counters.items():
                     place = (operator.name, name)
@@ -78,6 +81,12 @@ class _Operators:
         for place, value in sorted(sums.items()):
             counted.add_metric(place, value)
         yield counted
+        failed = CounterMetricFamily(
+            "agenttrace_operator_errors", "Records that made an operator raise since its state was made", labels=["by"]
+        )
+        for by, number in sorted(errors.items()):
+            failed.add_metric([by], number)
+        yield failed
         yield GaugeMetricFamily("agenttrace_pipeline_groups", "Partition numbers this worker has", value=count)
         yield GaugeMetricFamily(
             "agenttrace_pipeline_partial_groups", "Of these, with a state that lacks deleted records", value=partial

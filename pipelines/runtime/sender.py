@@ -34,7 +34,10 @@ class Message(NamedTuple):
 
 def encode(output: Output) -> Message:
     """An output as a record. One that no topic would take becomes a receipt in the DLQ."""
-    value = orjson.dumps(output.body)
+    try:
+        value = orjson.dumps(output.body)
+    except TypeError:
+        return receipt(output.key, b"", "no JSON", f"{output.topic}//", "runtime")
     if len(value) > 2 * MAX_VALUE_BYTES - 1024:
         return receipt(output.key, value, "too large for its topic", f"{output.topic}//", "runtime")
     return Message(output.topic, output.key, value, headers(output.topic, output.body))

@@ -155,7 +155,8 @@ SELECT
     max((at, d._log_time, toString(_topic), _partition, _offset)) AS seen,
     max(d._log_time) AS _log_time
 FROM decoded_events AS d
-ARRAY JOIN e.tools AS tool
+ARRAY JOIN JSONExtract(payload, 'tools',
+    'Array(Tuple(name String, fingerprint String, description_hash String, schema_hash String))') AS tool
 WHERE e.event_name = 'mcp.tools.listed'
 GROUP BY tenant_id, mcp_server, tool_name, fingerprint;
 

@@ -122,7 +122,7 @@ CREATE TABLE IF NOT EXISTS risk_findings_raw
     first_seen DateTime64(6, 'UTC'),
     last_seen DateTime64(6, 'UTC'),
     evidence Array(Tuple(event_id String, event_name String, topic String, partition Int32, offset Int64,
-        timestamp DateTime64(6, 'UTC'), call_id String)) CODEC(ZSTD(1)),
+        timestamp String, call_id String)) CODEC(ZSTD(1)),
     evidence_count UInt32,
     overflow Bool,
     score Float64,
@@ -138,6 +138,8 @@ ORDER BY finding_id
 TTL toDateTime(_log_time) + INTERVAL 400 DAY;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS risk_findings_mv TO risk_findings_raw AS
+WITH JSONExtract(payload, 'Tuple(tags Array(String), actions Array(String), evidence Array(Tuple(event_id String,
+    event_name String, topic String, partition Int32, offset Int64, timestamp String, call_id String)))') AS lists
 SELECT
     _topic, _partition, _offset, _log_time, e.finding_id AS finding_id, e.version AS version, e.retracted AS retracted,
     if(e.state = '', 'complete', e.state) AS state, e.tenant_id AS tenant_id, e.event_id AS event_id,
@@ -147,9 +149,9 @@ SELECT
     e.tool_name AS tool_name,
     e.severity AS severity, e.risk AS risk, e.title AS title, e.description AS description, e.rule.id AS rule_id,
     e.rule.version AS rule_version,
-    e.rule.pack_hash AS rule_pack_hash, e.group_by AS group_by, e.`group` AS group_value, e.tags AS tags,
-    e.actions AS actions, ifNull(parseDateTime64BestEffortOrNull(e.first_seen, 6, 'UTC'), at) AS first_seen,
-    ifNull(parseDateTime64BestEffortOrNull(e.last_seen, 6, 'UTC'), at) AS last_seen, e.evidence AS evidence,
+    e.rule.pack_hash AS rule_pack_hash, e.group_by AS group_by, `e.group` AS group_value, lists.tags AS tags,
+    lists.actions AS actions, ifNull(parseDateTime64BestEffortOrNull(e.first_seen, 6, 'UTC'), at) AS first_seen,
+    ifNull(parseDateTime64BestEffortOrNull(e.last_seen, 6, 'UTC'), at) AS last_seen, lists.evidence AS evidence,
     e.evidence_count AS evidence_count, e.overflow AS overflow, e.score AS score, e.score_parts AS score_parts,
     e.policy_action AS policy_action, payload
 FROM decoded_derived

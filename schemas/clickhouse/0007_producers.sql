@@ -76,7 +76,7 @@ SELECT
     'dropped' AS kind,
     e.reason AS reason
 FROM decoded_events
-ARRAY JOIN e.ranges AS range
+ARRAY JOIN JSONExtract(payload, 'ranges', 'Array(Tuple(epoch UInt64, first UInt64, last UInt64))') AS range
 WHERE e.event_name = 'producer.dropped' AND range.last >= range.first;
 
 -- The dead letter topic. A record refused twice in the same place is one row.

@@ -1,4 +1,5 @@
-"""The one object adapters and the proxy get: what is kept of a payload, redacted, bounded and hashed under one tenant's key."""
+"""The one object adapters and the proxy get: what is kept of a payload, redacted, bounded and hashed under one
+tenant's key."""
 
 from __future__ import annotations
 
@@ -48,10 +49,11 @@ class CaptureLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """`hash_key`: at least 16 bytes, one a tenant; `key_id` names it in hashes. Bounds in bytes of UTF-8, after redaction.
+    """`hash_key`: at least 16 bytes, one a tenant; `key_id` names it in hashes. Bounds in bytes of UTF-8, after
+    redaction.
 
-    `sample_rate`: share of values kept at level `sampled`, chosen by their hash. `full_raw` keeps secrets: whoever sets it has checked
-    that it is allowed here.
+    `sample_rate`: share of values kept at level `sampled`, chosen by their hash. `full_raw` keeps secrets: whoever
+    sets it has checked that it is allowed here.
     """
 
     hash_key: bytes
@@ -68,8 +70,8 @@ class CaptureSettings:
 class Capture:
     """Turns payload values into what events may hold. Pure; shareable between threads.
 
-    Values are not to be changed between two calls that get the same object: the last ones are remembered by identity, so that content
-    and facts of one value cost one search.
+    Values are not to be changed between two calls that get the same object: the last ones are remembered by identity,
+    so that content and facts of one value cost one search.
     """
 
     def __init__(self, settings: CaptureSettings, rules: RulePack | None = None) -> None:
@@ -81,7 +83,8 @@ class Capture:
     # Hashes
 
     def hash(self, value: Any) -> str:
-        """`hmac-sha256:<key id>:<hex>` over the canonical JSON of a value; over its bytes, marked `raw:`, above 1 MiB."""
+        """`hmac-sha256:<key id>:<hex>` over the canonical JSON of a value; over its bytes, marked `raw:`, above 1
+        MiB."""
         return self._serialised(value)[1]
 
     def raw_hash(self, body: bytes) -> str:
@@ -143,7 +146,8 @@ class Capture:
         return truncate(self.redactor.text(text).text, _MAX_IDENT)
 
     def native(self, payload: Any, max_bytes: int = 4096) -> dict[str, Any]:
-        """Fields that have no place of their own: redacted, at most 64 of them, long or deep ones as {size_bytes, hash}."""
+        """Fields that have no place of their own: redacted, at most 64 of them, long or deep ones as {size_bytes,
+        hash}."""
         if not isinstance(payload, dict):
             payload = {"value": payload}
         kept: dict[str, Any] = {}
@@ -165,7 +169,8 @@ class Capture:
     # Facts
 
     def facts(self, tool_source: str, tool_name: str, value: Any, cwd: str | None) -> Facts:
-        """What a call does, from its whole input. Fingerprints cover secrets found and words that could be one (value flow)."""
+        """What a call does, from its whole input. Fingerprints cover secrets found and words that could be one
+        (value flow)."""
         to = Collector(cwd)
         extract(to, tool_source, tool_name, value)
         done = self._examined(value)
@@ -193,7 +198,8 @@ class Capture:
         )
 
     def _mask(self, texts: list[str], secrets: dict[bytes, Finding]) -> dict[str, str]:
-        """Of these texts, those that hold a secret (found in the value, or visible only now that quotes are gone), and what to show."""
+        """Of these texts, those that hold a secret (found in the value, or visible only now that quotes are gone),
+        and what to show."""
         mask: dict[str, str] = {}
         if secrets:
             for text in texts:
@@ -216,7 +222,8 @@ class Capture:
     # The last safety net
 
     def scrub(self, event: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """A finished event with any secret left in it replaced, and how many there were. The event itself when there was none.
+        """A finished event with any secret left in it replaced, and how many there were. The event itself when
+        there was none.
 
         Ids, hashes, times and placeholders stay as they are; so does a summary that was asked for raw.
         """
@@ -269,7 +276,8 @@ _OWN = re.compile(
 
 
 def _own(text: str) -> bool:
-    """Whether a text has the form of an id, hash or time this product makes, which a number can only resemble by chance."""
+    """Whether a text has the form of an id, hash or time this product makes, which a number can only resemble by
+    chance."""
     return _OWN.fullmatch(text) is not None
 
 

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-import logging
 import os
 import socket
 import struct
@@ -33,7 +32,6 @@ _CHUNK = 50
 _JSON = "application/json"
 _PEER = struct.Struct("3i")
 
-log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -78,9 +76,7 @@ class Doors:
         try:
             taken = await self._take(ADAPTERS[name].runtime, delivery, body)
         except Exception as error:
-            log.exception("a %s payload of %d bytes was lost: %s", name, size, type(error).__name__)
-            intake.metrics.failures.labels("hook").inc()
-            intake.dropped("collector_fault", 1, size, {name: 1})
+            intake.fault(name, size, error)
             taken = True
         intake.metrics.hooks.labels(name, "socket" if _is_local(request) else "http").inc()
         if not taken and delivery is not None:
@@ -145,7 +141,6 @@ class Doors:
         self.intake.metrics.forgotten_calls.set(self.intake.calls.forgotten)
         dump = partial(generate_latest, self.intake.metrics.registry)
         return web.Response(body=await asyncio.to_thread(dump), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:

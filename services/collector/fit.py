@@ -33,7 +33,9 @@ def fit(event: dict[str, Any], raw_hash: Callable[[bytes], str]) -> dict[str, An
         event = cut(event)
     if len(orjson.dumps(event)) <= MAX_VALUE_BYTES:
         return event
-    names = {name: event[name] for name in _NAMES if isinstance(event.get(name), str) and name in Quarantined.model_fields}
+    names = {
+        name: event[name] for name in _NAMES if isinstance(event.get(name), str) and name in Quarantined.model_fields
+    }
     made = Quarantined.model_validate(
         {
             **{name: event[name] for name in _KEPT if name in event},

@@ -23,7 +23,7 @@ from services.collector.intake import Intake
 HEAVY_BYTES = 1 << 20
 # One at a time: a body of 32 MiB takes several times that while it is worked on.
 _WORKER = ThreadPoolExecutor(1, "heavy")
-_REMEMBERED = frozenset({"content", "text", "native", "facts", "output_facts", "raw_hash"})
+_REMEMBERED = frozenset({"content", "text", "native", "facts", "output_facts", "raw_hash", "hash"})
 
 _SMALL = 256
 

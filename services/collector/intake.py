@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from services.collector.fit import fit
 from services.collector.journal import Journal
 from services.collector.metrics import Metrics
 from services.collector.state import Seen, delivery_key
+
+log = logging.getLogger(__name__)
 
 _MAX_AGE_MS = 90 * 86_400_000
 _MAX_AHEAD_MS = 86_400_000
@@ -139,8 +143,9 @@ class Intake:
 
     def own(self, model: type[EventBase], event_name: str, now_ms: int, **fields: Any) -> bool:
         """Journal an event of the collector itself, such as a heartbeat or a drop receipt; False where there is no room for it."""
+        # The base has no event_name: each model narrows it to its own names.
         made = model(
-            event_name=event_name,
+            event_name=event_name,  # type: ignore[call-arg]
             event_id=event_id(new_delivery_id(now_ms), 0),
             timestamp=to_rfc3339(now_ms),
             observed_at=to_rfc3339(now_ms),
@@ -158,6 +163,14 @@ class Intake:
         drop.count += count
         drop.size_bytes += size_bytes
         drop.by_class.update(by_class or {})
+
+    def fault(self, runtime: str, size_bytes: int, error: Exception) -> None:
+        """A delivery met a fault of the collector itself: say where (never what was in it) and remember the loss."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"
+        log.error("a %s payload of %d bytes was lost: %s at %s", runtime, size_bytes, type(error).__name__, where)
+        self.metrics.failures.labels("delivery").inc()
+        self.dropped("collector_fault", 1, size_bytes, {runtime: 1})
 
     def lost(self, reason: str, ranges: list[SeqRange]) -> None:
         """Remember sequence numbers that the journal had given and cannot be read again, until their receipt is journalled."""

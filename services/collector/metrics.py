@@ -19,7 +19,9 @@ class Metrics:
         self.observed = self._counter("observed_total", "hooks without an event of their own", "runtime", "reason")
         self.events_refused = self._counter("events_refused_total", "events of other producers that are not valid")
         self.dropped = self._counter("dropped_total", "events that could not be kept", "reason")
-        self.failures = self._counter("failures_total", "faults of the collector itself, each in the log", "where")
+        self.failures = self._counter(
+            "failures_total", "faults of the collector itself or its disk, each in the log", "where"
+        )
         self.scrubbed = self._counter("scrubbed_total", "secrets masked only by the last check before the journal")
         self.published = self._counter("published_total", "events acknowledged by a sink", "sink")
         self.publish_errors = self._counter("publish_errors_total", "failed attempts to publish a batch", "sink")

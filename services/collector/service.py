@@ -9,32 +9,39 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from schemas.errors import UserError
-from schemas.events import Heartbeat
+from schemas.events import Dropped, Heartbeat, SeqRange
 from services.adapters.calls import CallTable
-from services.adapters.registry import ADAPTERS, normalise_parsed, parse
+from services.adapters.registry import ADAPTERS
 from services.capture.content import Capture
 from services.collector import spool
 from services.collector.app import Doors
+from services.collector.files import private, write_atomic
+from services.collector.heavy import take
 from services.collector.intake import Identity, Intake, replay_into
-from services.collector.journal import Journal, Position
+from services.collector.journal import KEEP_BYTES, SEGMENT_BYTES, Journal, Position
 from services.collector.metrics import Metrics
-from services.collector.publisher import Publisher
+from services.collector.publisher import Publisher, read_pointer
 from services.collector.sinks import Sink
-from services.collector.state import Seen, Snapshot, hold, load_snapshot, next_epoch, save_snapshot
+from services.collector.state import Seen, Snapshot, dump_snapshot, hold, load_snapshot, next_epoch
+from services.forwarder.protocol import Drops
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 SNAPSHOT_S = 60.0
 TICK_S = 1.0
-STOP_S = 8.0
+ANSWERS_S = 2.0
+PUBLISH_S = 2.0
+"""A stop waits this long for answers under way, and then this long for the sinks; with what they need to close it takes less than 8 s."""
+DRAIN_FILES = 500
 _MAX_SOCKET_PATH = 100
 
 
@@ -52,6 +59,7 @@ class CollectorSettings:
     tenant_id: str | None = None
     workspace_id: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    token: str | None = None
     fsync_before_answer: bool = False
     journal_max_bytes: int = 1 << 30
     on_ready: Callable[[int], None] | None = None
@@ -64,12 +72,15 @@ class Collector:
         self.settings = settings
         self.metrics = Metrics()
         self._lock = hold(settings.folder)
-        self.journal = Journal(settings.folder / "journal")
+        self.journal = Journal(settings.folder / "journal", min(SEGMENT_BYTES, settings.journal_max_bytes // 8))
         self._snapshot_path = settings.folder / "snapshot.json"
+        self._kept = Position()
+        self._gaps: set[tuple[int, int, int]] = set()
+        self._odd: set[str] = set()
+        self._sync_problem: str | None = None
         self.intake = self._recover()
         self.publishers = [
-            Publisher(self.journal, sink, settings.folder / f"published-{sink.name}.json", self.metrics, self._damaged)
-            for sink in settings.sinks
+            Publisher(self.journal, sink, self._pointer(sink), self.metrics, self._lost) for sink in settings.sinks
         ]
         self._started = time.monotonic()
         self._stop = asyncio.Event()
@@ -83,7 +94,8 @@ class Collector:
                 loop.add_signal_handler(sign, self.stop)
         for sink in self.settings.sinks:
             await sink.start()
-        runner = web.AppRunner(Doors(self.intake, self._wake, self.not_ready).app(), access_log=None)
+        doors = Doors(self.intake, self._written, self.not_ready, self.settings.token)
+        runner = web.AppRunner(doors.app(), access_log=None, shutdown_timeout=ANSWERS_S)
         await runner.setup()
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -109,7 +121,14 @@ class Collector:
 
     def not_ready(self) -> list[str]:
         """Why events are not flowing; empty when they are."""
-        return [f"sink {p._sink.name} does not take events" for p in self.publishers if p.failed]
+        reasons = [
+            f"sink {publisher.sink.name} does not take events" for publisher in self.publishers if publisher.failed
+        ]
+        if self.intake.refusal:
+            reasons.append(f"the journal takes no events ({self.intake.refusal})")
+        if self._sync_problem:
+            reasons.append(f"the journal cannot be synced ({self._sync_problem})")
+        return reasons
 
     # start
 
@@ -118,20 +137,24 @@ class Collector:
         snapshot = load_snapshot(self._snapshot_path)
         if snapshot is None:
             snapshot = Snapshot(Position(), 0, 0, CallTable(), Seen())
-        producer, epoch = next_epoch(settings.folder)
-        identity = Identity(producer, epoch)
-        if snapshot.epoch:
-            identity.previous_epoch, identity.previous_seq = snapshot.epoch, snapshot.seq
-        lines = 0
+        self._kept = snapshot.position
+        pointers = [read_pointer(self._pointer(sink)) for sink in settings.sinks]
+        segments = [*self.journal.segments(), *(position.segment for position, _ in pointers)]
+        used = [snapshot.epoch, *(epoch for _, (epoch, _) in pointers), *map(_epoch_of, segments)]
+        identity = Identity(*next_epoch(settings.folder, max(used)))
+        # What a sink has, the journal once had, whatever happened to its last lines since.
+        for epoch, seq in ((snapshot.epoch, snapshot.seq), *(published for _, published in pointers)):
+            identity.follows(epoch, seq)
+        lines = damaged = 0
         for line in self.journal.recover(snapshot.position):
             if line.events is None:
-                self._damaged(line.position)
+                damaged += 1
             else:
                 replay_into(snapshot.calls, snapshot.seen, identity, line.events)
                 lines += 1
-        if lines:
-            log.info("recovered %d deliveries from the journal", lines)
-        self.journal.open_epoch(epoch)
+        if lines or damaged:
+            log.info("recovered %d deliveries from the journal; %d lines were damaged", lines, damaged)
+        self.journal.open_epoch(identity.epoch)
         return Intake(
             journal=self.journal,
             calls=snapshot.calls,
@@ -160,7 +183,7 @@ class Collector:
                 ) from None
             raise UserError(f"collector cannot listen on {settings.host}:{settings.port}: {error}") from None
         self.port = runner.addresses[0][1]
-        settings.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(settings.socket.parent)
         settings.socket.unlink(missing_ok=True)
         path = str(settings.socket)
         folder = -1
@@ -180,127 +203,246 @@ class Collector:
 
     # while it runs
 
+    async def _written(self) -> None:
+        """Something is in the journal: on the disk first where that was asked for, then to the sinks."""
+        if self.settings.fsync_before_answer:
+            await self._sync()
+        self._wake()
+
     def _wake(self) -> None:
         for publisher in self.publishers:
             publisher.wake()
-        if self.settings.fsync_before_answer:
-            self.journal.sync()
 
-    def _damaged(self, position: Position) -> None:
-        log.error(
-            "journal %s: the line at byte %d does not fit its checksum and is left out",
-            position.segment,
-            position.offset,
-        )
+    async def _sync(self) -> bool:
+        """Whether all that was journalled is on the disk."""
+        try:
+            await asyncio.to_thread(self.journal.sync)
+        except OSError as error:
+            if self._sync_problem is None:
+                log.error("journal %s cannot be synced: %s", self.journal.folder, error.strerror)
+            self.metrics.failures.labels("sync").inc()
+            self._sync_problem = error.strerror or type(error).__name__
+            return False
+        self._sync_problem = None
+        return True
+
+    def _lost(self, gaps: list[SeqRange], damaged: int) -> None:
+        """A publisher met a gap in the journal; the first one to meet it has it told."""
+        new = [gap for gap in gaps if (gap.epoch, gap.first, gap.last) not in self._gaps]
+        self._gaps.update((gap.epoch, gap.first, gap.last) for gap in new)
+        if new:
+            self.intake.lost("journal_damaged", new)
+        elif damaged and not gaps:
+            # Damaged lines at an epoch's end: nobody knows which seqs they held.
+            self.intake.dropped("journal_damaged", damaged, 0)
+        self.intake.settle(_now_ms())
 
     async def _housekeeping(self) -> None:
-        heartbeat = snapshot = time.monotonic()
-        await self._drain_spool()
-        self._heartbeat()
-        while True:
-            await asyncio.sleep(TICK_S)
-            now = time.monotonic()
-            if self.journal.dirty:
+        jobs: list[tuple[float, Callable[[], Coroutine[Any, Any, object]]]] = [
+            (0, self._tick),
+            (HEARTBEAT_S, self._beat),
+            (SNAPSHOT_S, self._snapshot),
+        ]
+        due = [0.0, 0.0, time.monotonic() + SNAPSHOT_S]
+        while not self._stop.is_set():
+            for number, (every, job) in enumerate(jobs):
+                now = time.monotonic()
+                if now < due[number]:
+                    continue
+                due[number] = now + every
                 try:
-                    await asyncio.to_thread(self.journal.sync)
-                except OSError as error:
-                    log.error("journal cannot be synced: %s", error.strerror)
-            await self._drain_spool()
-            self.intake.settle_drops(_now_ms())
-            if now - heartbeat >= HEARTBEAT_S:
-                heartbeat = now
-                self._heartbeat()
-            if now - snapshot >= SNAPSHOT_S:
-                snapshot = now
-                self._snapshot()
-            for publisher in self.publishers:
-                self.metrics.unpublished.labels(publisher._sink.name).set(self._unpublished(publisher.position))
+                    await job()
+                except Exception as error:
+                    # A round that fails is tried again; ending the collector would cost every agent its record.
+                    self.metrics.failures.labels("housekeeping").inc()
+                    log.error("housekeeping: %s", _said(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), TICK_S)
 
-    async def _drain_spool(self) -> None:
-        folder = self.settings.spool
-        try:
-            spool.take_drops(folder, self._spool_drop)
-            for path in [*spool.torn(folder), *spool.pending(folder)]:
-                await self._drain_one(path)
-        except OSError as error:
-            log.warning("spool %s cannot be read: %s", folder, error.strerror)
+    async def _tick(self) -> None:
+        if self.journal.dirty:
+            await self._sync()
+        if self.intake.refusal:
+            await self._make_room()
+        await self._take_drops()
+        while not self._stop.is_set() and await self._drain_spool():
+            pass
+        self.intake.settle(_now_ms())
+        for publisher in self.publishers:
+            await publisher.save()
+            self.metrics.unpublished.labels(publisher.sink.name).set(self.journal.size_from(publisher.position))
 
-    async def _drain_one(self, path: Path) -> None:
+    async def _beat(self) -> None:
+        self._heartbeat()
+
+    async def _make_room(self) -> None:
+        """The journal is at its bound or its disk is full: let go of all that every sink has, then try to write."""
+        await self._snapshot(keep_bytes=0)
+        if self.intake.problem:
+            self._heartbeat()
+
+    async def _drain_spool(self) -> bool:
+        """One round; whether there may be more to take at once."""
+        taken: list[Path] = []
+        for path in await asyncio.to_thread(self._spooled):
+            if len(taken) == DRAIN_FILES or self.intake.refusal or self._stop.is_set():
+                break
+            if await self._drain_one(path):
+                taken.append(path)
+        if not taken or not await self._sync():
+            # Unsynced files stay: the next round meets them as repeats.
+            return False
+        await asyncio.to_thread(self._remove, taken)
+        for path in taken:
+            self.metrics.hooks.labels(path.parent.name, "spool").inc()
+            self.metrics.spool_drained.labels(path.parent.name).inc()
+        self._wake()
+        return len(taken) == DRAIN_FILES
+
+    def _spooled(self) -> list[Path]:
+        found: list[Path] = []
+        for path in spool.strangers(self.settings.spool):
+            self._say_once(path, "is no folder of a known runtime; it stays as it is")
+        for folder in spool.folders(self.settings.spool):
+            try:
+                found += spool.pending(folder)
+            except OSError as error:
+                self._say_once(folder, f"cannot be read ({error.strerror})")
+        return sorted(found, key=spool.age)
+
+    async def _drain_one(self, path: Path) -> bool:
+        """Whether the delivery is in the journal now."""
+        runtime = path.parent.name
         try:
             item = await asyncio.to_thread(spool.read, path)
         except FileNotFoundError:
-            return
-        adapter = ADAPTERS.get(item.runtime)
-        if adapter is None:
-            log.warning("spool folder %s belongs to no runtime; its files stay", path.parent.name)
-            return
-        if not self.intake.is_repeat(item.delivery_id):
-            context = self.intake.context(adapter.runtime, item.delivery_id, _now_ms())
-            parsed = await asyncio.to_thread(parse, item.body)
-            if not self.intake.is_repeat(item.delivery_id):
-                self.intake.commit(context, normalise_parsed(parsed, context))
-        self.journal.sync()
-        path.unlink(missing_ok=True)
-        self.metrics.hooks.labels(item.runtime, "spool").inc()
-        self.metrics.spool_drained.labels(item.runtime).inc()
-        self._wake()
+            return False
+        except OSError as error:
+            self._say_once(path, f"cannot be read ({error.strerror}); it stays")
+            return False
+        try:
+            return await take(self.intake, ADAPTERS[runtime].runtime, item.delivery_id, item.body, _now_ms())
+        except Exception as error:
+            self.intake.fault(runtime, len(item.body), error)
+            with contextlib.suppress(OSError):
+                spool.set_aside(path)
+            return False
 
-    def _spool_drop(self, runtime: str, count: int, size: int) -> None:
-        self.intake.dropped(f"spool_full_{runtime}", count, size)
+    def _remove(self, paths: list[Path]) -> None:
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                self._say_once(path, f"was taken but cannot be removed ({error.strerror})")
+
+    async def _take_drops(self) -> None:
+        """Receipts for what forwarders could not even spool."""
+        try:
+            for path, drops in spool.drops(self.settings.spool):
+                count = len(drops.named) + drops.unnamed
+                if count and not (self._drop_receipt(path.parent.name, drops, count) and await self._sync()):
+                    continue
+                path.unlink()
+        except OSError as error:
+            self._say_once(self.settings.spool, f"cannot be read ({error.strerror})")
+
+    def _drop_receipt(self, runtime: str, drops: Drops, count: int) -> bool:
+        reason = f"spool_full_{runtime}"
+        if self.intake.own(
+            Dropped,
+            "producer.dropped",
+            _now_ms(),
+            reason=reason,
+            count=count,
+            size_bytes=sum(size for _, size in drops.named),
+            native={"at_least": True} if drops.at_least else {},
+            severity="critical",
+        ):
+            self.metrics.dropped.labels(reason).inc(count)
+            return True
+        return False
+
+    def _say_once(self, path: Path, what: str) -> None:
+        if str(path) not in self._odd:
+            self._odd.add(str(path))
+            log.warning("spool: %s %s", path, what)
 
     def _heartbeat(self) -> None:
         epoch = self.intake.identity.epoch
         published = min((p.published[1] if p.published[0] == epoch else 0 for p in self.publishers), default=0)
+        # A gap that no receipt names yet is not published.
+        gaps = [gap.first - 1 for gap in self.intake.unaccounted() if gap.epoch == epoch]
+        through = min([published, *gaps])
         uptime = int((time.monotonic() - self._started) * 1000)
-        self.intake.own(Heartbeat, "producer.heartbeat", _now_ms(), published_through=published, uptime_ms=uptime)
+        self.intake.own(Heartbeat, "producer.heartbeat", _now_ms(), published_through=through, uptime_ms=uptime)
         self._wake()
 
-    def _snapshot(self) -> None:
-        intake = self.intake
+    async def _snapshot(self, keep_bytes: int | None = None) -> None:
+        """Save the state, then delete segments that neither it nor a sink needs, but for the newest `keep_bytes`."""
+        intake, settings = self.intake, self.settings
+        position = self.journal.end
         try:
-            self.journal.sync()
-            save_snapshot(
-                self._snapshot_path,
-                Snapshot(self.journal.end, intake.identity.epoch, intake.identity.seq, intake.calls, intake.seen),
-            )
+            if position != self._kept:
+                identity = intake.identity
+                dump = dump_snapshot(Snapshot(position, identity.epoch, identity.seq, intake.calls, intake.seen))
+                if await self._sync():
+                    await asyncio.to_thread(write_atomic, self._snapshot_path, dump)
+                    self._kept = position
         except OSError as error:
-            log.warning("snapshot cannot be written: %s", error.strerror)
-            return
-        acknowledged = min([self.journal.end, *(publisher.position for publisher in self.publishers)])
-        if self.journal.drop_before(acknowledged):
+            # The last saved one still tells which segments may go.
+            self.metrics.failures.labels("snapshot").inc()
+            log.warning("snapshot %s cannot be written: %s", self._snapshot_path, error.strerror)
+        if keep_bytes is None:
+            keep_bytes = min(KEEP_BYTES, settings.journal_max_bytes // 4)
+        free = min([self._kept, *(publisher.position for publisher in self.publishers)])
+        if self.journal.drop_before(free, keep_bytes):
             intake.journal_bytes = self.journal.size()
 
-    def _unpublished(self, position: Position) -> int:
-        total = 0
-        for name in self.journal.segments():
-            if name >= position.segment:
-                size = (self.journal.folder / name).stat().st_size
-                total += size - (position.offset if name == position.segment else 0)
-        return total
+    def _pointer(self, sink: Sink) -> Path:
+        return self.settings.folder / f"published-{sink.name}.json"
 
     # stop
 
     async def _wind_up(self, tasks: list[asyncio.Task[None]]) -> None:
         if tasks:
-            tasks[-1].cancel()
-            self.intake.settle_drops(_now_ms())
-            await self._publish_rest()
-            self._heartbeat()
-            await self._publish_rest()
+            # Its files are written in threads, which no cancelling stops: let it end.
+            self._stop.set()
+            await asyncio.wait(tasks[-1:], timeout=ANSWERS_S)
+            self.intake.settle(_now_ms())
+            if await self._publish_rest():
+                self._heartbeat()
+                await self._publish_rest()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for sink in self.settings.sinks:
-            await sink.stop()
-        self._snapshot()
-        self.journal.close()
+        await asyncio.gather(*(sink.stop() for sink in self.settings.sinks), return_exceptions=True)
+        for publisher in self.publishers:
+            await publisher.save()
+        await self._snapshot()
+        try:
+            self.journal.close()
+        except OSError as error:
+            log.error("journal %s cannot be synced: %s", self.journal.folder, error.strerror)
         self._lock.close()
 
-    async def _publish_rest(self) -> None:
+    async def _publish_rest(self) -> bool:
+        """Whether every sink that worked has all that is in the journal."""
         self._wake()
-        waiting = [publisher.caught_up.wait() for publisher in self.publishers if not publisher.failed]
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*waiting), timeout=STOP_S / 2)
+        waiting = [asyncio.create_task(p.caught_up.wait()) for p in self.publishers if not p.failed]
+        if not waiting:
+            return False
+        _, late = await asyncio.wait(waiting, timeout=PUBLISH_S)
+        for task in late:
+            task.cancel()
+        return not late
+
+
+def _epoch_of(segment: str) -> int:
+    return int(segment[:10]) if segment[:10].isdigit() else 0
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error.strerror}" if isinstance(error, OSError) else type(error).__name__
 
 
 def _now_ms() -> int:

@@ -6,6 +6,7 @@ Anything may lie in these folders: only regular files are opened, no link is fol
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 
@@ -36,24 +38,21 @@ class Spooled:
 
 
 def pending(folder: Path) -> list[Path]:
-    """Files of a runtime's folder that wait: whole ones, and those whose writer left them half done an hour ago. Raises OSError.
+    """What waits in a runtime's folder: whole files, and those whose writer left them half done an hour ago. Raises OSError.
 
     Temporary names of other kinds (links, pipes) are removed on the way.
     """
     found: list[Path] = []
     deadline = time.time() - _TORN_AFTER_S
     for entry in os.scandir(folder):
-        regular = entry.is_file(follow_symlinks=False)
         if not entry.name.startswith(protocol.SPOOL_TEMPORARY_PREFIX):
-            wanted = regular and not entry.name.startswith(".")
-        elif regular:
-            wanted = entry.stat(follow_symlinks=False).st_mtime < deadline
-        else:
-            wanted = False
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
-        if wanted:
-            found.append(folder / entry.name)
+            if not entry.name.startswith("."):
+                found.append(folder / entry.name)
+        elif entry.is_file(follow_symlinks=False):
+            if entry.stat(follow_symlinks=False).st_mtime < deadline:
+                found.append(folder / entry.name)
+        elif not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
     return found
 
 
@@ -62,20 +61,20 @@ def age(path: Path) -> str:
     return _name(path)
 
 
-def odd(spool: Path) -> Iterator[Path]:
-    """What lies in the spool and is neither a runtime's folder nor a file in one: nobody's, and never touched."""
-    for folder in _children(spool):
-        if folder.name not in ADAPTERS or not _is_folder(folder):
-            yield folder
-        else:
-            yield from (path for path in _children(folder) if not path.name.startswith(".") and not _is_file(path))
+def strangers(spool: Path) -> list[Path]:
+    """What lies in the spool and is no runtime's folder: nobody's, and never touched."""
+    try:
+        return [path for path in sorted(spool.iterdir()) if path.name not in ADAPTERS or not _is_folder(path)]
+    except OSError:
+        return []
 
 
 def read(path: Path) -> Spooled:
-    """A spool file as a delivery. What is no spool file is taken as it is, so that it ends as a quarantined event. Raises OSError."""
-    with open(os.open(path, _READ_FLAGS), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no regular file")
+    """A spool file as a delivery. What is no spool file is taken as it is, so that it ends as a quarantined event.
+
+    Raises OSError, also for what is no regular file.
+    """
+    with _regular(path) as file:
         content = file.read(protocol.MAX_BODY_BYTES + 4096)
         if len(content) > protocol.MAX_BODY_BYTES and (more := file.read(1 << 20)):
             digest, size = hashlib.sha256(content), len(content)
@@ -106,7 +105,7 @@ def drops(spool: Path) -> Iterator[tuple[Path, protocol.Drops]]:
     for folder in folders(spool):
         taken = folder / f"{protocol.SPOOL_DROPPED}.taken"
         if _is_file(taken):
-            with open(os.open(taken, _READ_FLAGS), "rb") as file:
+            with _regular(taken) as file:
                 yield taken, protocol.parse_dropped(file.read(protocol.DROPPED_MAX_BYTES))
         current = folder / protocol.SPOOL_DROPPED
         if _is_file(current) and not taken.exists():
@@ -118,11 +117,12 @@ def folders(spool: Path) -> list[Path]:
     return [spool / runtime for runtime in sorted(ADAPTERS) if _is_folder(spool / runtime)]
 
 
-def _children(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
+def _regular(path: Path) -> BinaryIO:
+    fd = os.open(path, _READ_FLAGS)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return open(fd, "rb")
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,7 +1,8 @@
-"""What capture costs: redaction in MB/s and per text, facts per call, against orjson and tree-sitter alone in the same run.
+"""What capture costs: redaction in MB/s and per text, facts per call, against orjson and tree-sitter alone in the
+same run.
 
-`python tests/bench/bench_capture.py` prints the figures as JSON. Times are CPU time of the thread, so that a busy machine blurs them
-less; sizes are bytes. Sides are interleaved in five rounds, medians reported.
+`python tests/bench/bench_capture.py` prints the figures as JSON. Times are CPU time of the thread, so that a busy
+machine blurs them less; sizes are bytes. Sides are interleaved in five rounds, medians reported.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LINES = [
     "curl -sS -X POST https://api.example.net/v1/items -H 'Content-Type: application/json' -d @body.json",
     "find . -name '*.pyc' -not -path './.venv/*' -exec rm -f {} +",
     "kubectl -n prod get pods -o wide | grep api",
-    "for f in *.log; do gzip -9 \"$f\"; done",
+    'for f in *.log; do gzip -9 "$f"; done',
     "pip install -r requirements.txt && pip list --outdated",
 ]
 
@@ -53,14 +54,19 @@ def _code(r: random.Random) -> str:
     return (
         f"    def {name}_{r.randint(0, 99)}(self, value: str, *, limit: int = {r.randint(1, 4096)}) -> dict[str, Any]:\n"
         f'        """Reads `{name}` and returns what it holds."""\n'
-        f"        if value is None or self.options.password is None:\n            raise ValueError(f\"{{value!r}} is no {name}\\n\")\n"
+        f'        if value is None or self.options.password is None:\n            raise ValueError(f"{{value!r}} is no {name}\\n")\n'
         f"        return {{key: item.strip() for key, item in self.items[:{r.randint(1, 99)}]}}\n\n"
     )
 
 
 def _json(r: random.Random) -> str:
-    inner = orjson.dumps({"id": r.randint(1, 10**9), "text": "line one\nline \"two\"\n", "ok": True}).decode()
-    row = {"call_id": f"call_{r.getrandbits(96):024x}", "name": "read_file", "arguments": inner, "usage": {"input_tokens": r.randint(1, 9999)}}
+    inner = orjson.dumps({"id": r.randint(1, 10**9), "text": 'line one\nline "two"\n', "ok": True}).decode()
+    row = {
+        "call_id": f"call_{r.getrandbits(96):024x}",
+        "name": "read_file",
+        "arguments": inner,
+        "usage": {"input_tokens": r.randint(1, 9999)},
+    }
     return orjson.dumps(row).decode() + "\n"
 
 
@@ -79,7 +85,14 @@ def _blob(r: random.Random) -> str:
 def _texts(size: int, total: int) -> list[str]:
     """Mixed tool output, no text like another: half of it logs and code, the rest JSON, listings, diffs and hashes."""
     r = random.Random(size)
-    kinds: list[tuple[Callable[[random.Random], str], int]] = [(_log, 5), (_code, 5), (_json, 3), (_listing, 3), (_diff, 2), (_blob, 1)]
+    kinds: list[tuple[Callable[[random.Random], str], int]] = [
+        (_log, 5),
+        (_code, 5),
+        (_json, 3),
+        (_listing, 3),
+        (_diff, 2),
+        (_blob, 1),
+    ]
     texts = []
     for _ in range(max(total // size, 3)):
         make = r.choices([k for k, _ in kinds], [w for _, w in kinds])[0]
@@ -118,7 +131,10 @@ def _redaction(capture: Capture) -> dict[str, Any]:
             "orjson": (orjson.dumps, texts),
             "gate": (gate.hits, [t.encode() for t in texts]),
             "redact": (capture.redactor.text, texts),
-            "redact_json": (capture.redactor.value, [{"result": {"content": [{"type": "text", "text": t}]}} for t in texts]),
+            "redact_json": (
+                capture.redactor.value,
+                [{"result": {"content": [{"type": "text", "text": t}]}} for t in texts],
+            ),
         }
         taken: dict[str, list[list[float]]] = {name: [] for name in sides}
         for _ in range(ROUNDS):
@@ -135,7 +151,12 @@ def _calls(capture: Capture) -> dict[str, Any]:
         "event_id": "0199aaaa-1111-7222-8333-444455556666",
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "timestamp": "2026-01-13T10:00:00.123Z",
-        "input": {"size_bytes": 44, "hash": "hmac-sha256:k:" + "a1" * 32, "summary": '{"command":"ls -la"}', "redactions": {}},
+        "input": {
+            "size_bytes": 44,
+            "hash": "hmac-sha256:k:" + "a1" * 32,
+            "summary": '{"command":"ls -la"}',
+            "redactions": {},
+        },
         "native": {"transcript_path": "/home/dev/.runtime/projects/x/0c41c241-8fc4-4f7b-b3ed-2e83a6e147b2.jsonl"},
     }
     sides: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {

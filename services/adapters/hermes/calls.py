@@ -92,7 +92,6 @@ def after(read: Payload) -> None:
         # A hook or middleware may have changed the arguments after pre_tool_call; these are the ones that ran.
         same = context.capture.hash(arguments) == call.input_hash
         native.update({} if same or call.input_hash is None else {"arguments_rewritten": True})
-        arguments = None if same else arguments
     failed = found.outcome in ("error", "timeout", "cancelled", "blocked")
     context.end(
         key,

@@ -105,7 +105,6 @@ def after(read: Payload) -> None:
         # before_tool_call saw the parameters before other plugins rewrote them; these are the ones that ran.
         same = context.capture.hash(params) == call.input_hash
         native.update({} if same or call.input_hash is None else {"params_rewritten": True})
-        params = None if same else params
     failed = found.outcome in ("error", "timeout", "cancelled", "blocked")
     context.end(
         key,

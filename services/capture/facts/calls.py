@@ -1,8 +1,10 @@
-"""Facts of a tool call by the names of its arguments: shell lines, paths, URLs and hosts wherever a runtime or MCP server puts them."""
+"""Facts of a tool call by the names of its arguments: shell lines, paths, URLs and hosts wherever a runtime or MCP
+server puts them."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from schemas.facts import PathKind
@@ -16,73 +18,19 @@ MAX_NODES = 5000
 _MAX_TEXT = 256 * 1024
 
 _PATH_NAMES = frozenset(
-    [
-        "path",
-        "paths",
-        "file",
-        "files",
-        "filepath",
-        "filepaths",
-        "filename",
-        "filenames",
-        "targetfile",
-        "notebookpath",
-        "imagepath",
-        "outputpath",
-        "inputpath",
-        "destination",
-        "dest",
-        "dst",
-        "source",
-        "src",
-        "directory",
-        "dir",
-        "folder",
-        "root",
-        "oldpath",
-        "newpath",
-        "from",
-        "to",
-        "uri",
-        "uris",
-        "fileuri",
-        "location",
-        "localpath",
-        "remotepath",
-        "savepath",
-        "outfile",
-        "infile",
-        "filelist",
-        "target",
-        "includepath",
-        "repopath",
-        "configpath",
-        "output",
-        "keyfile",
-        "attachments",
-        "attachment",
-    ]
+    words(
+        "path paths file files filepath filepaths filename filenames targetfile notebookpath "
+        "imagepath outputpath inputpath destination dest dst source src directory dir folder root "
+        "oldpath newpath from to uri uris fileuri location localpath remotepath savepath outfile "
+        "infile filelist target includepath repopath configpath output keyfile attachments attachment"
+    )
 )
 # Of these the name alone does not make a path: the value must look like one.
 _LOOSE_NAMES = frozenset(
-    [
-        "source",
-        "src",
-        "destination",
-        "dest",
-        "dst",
-        "root",
-        "from",
-        "to",
-        "target",
-        "location",
-        "output",
-        "attachments",
-        "attachment",
-        "uri",
-        "uris",
-        "files",
-    ]
+    words(
+        "source src destination dest dst root from to target location output attachments attachment "
+        "uri uris files"
+    )
 )
 _COMMAND_NAMES = frozenset(
     ["command", "commands", "cmd", "cmds", "script", "shellcommand", "shell", "bash", "commandline", "line"]
@@ -101,33 +49,10 @@ _PATHLIKE = re.compile(
 _DELETING = frozenset(["delete", "remove", "rm", "unlink", "trash", "destroy", "purge"])
 _MOVING = frozenset(["move", "rename", "mv"])
 _WRITING = frozenset(
-    [
-        "write",
-        "edit",
-        "create",
-        "update",
-        "append",
-        "replace",
-        "insert",
-        "save",
-        "patch",
-        "put",
-        "mkdir",
-        "touch",
-        "upload",
-        "modify",
-        "multiedit",
-        "notebookedit",
-        "set",
-        "add",
-        "apply",
-        "download",
-        "export",
-        "generate",
-        "str",
-        "copy",
-        "cp",
-    ]
+    words(
+        "write edit create update append replace insert save patch put mkdir touch upload modify "
+        "multiedit notebookedit set add apply download export generate str copy cp"
+    )
 )
 _EXECUTING = frozenset(["execute", "exec"])
 _SHELL_TOOLS = frozenset(["bash", "shell", "exec", "terminal", "run", "command", "console", "sh", "process"])
@@ -148,9 +73,9 @@ _OPERATIONS: dict[str, PathKind] = {
 
 
 def extract(to: Collector, tool_source: str, tool_name: str, value: Any) -> None:
-    """Reads a tool's input into `to`. Any JSON value; what is not understood is skipped. Bounded; says so in `to.truncated`."""
-    words = {w.lower() for w in _WORD.findall(tool_name)}
-    kind = _kind_of(words)
+    """Reads a tool's input into `to`. Any JSON value; what is not understood is skipped. Bounded; says so in
+    `to.truncated`."""
+    words, kind = _tool(tool_name)
     reader = Interpreter(to)
     if isinstance(value, str):
         if is_patch(value):
@@ -173,7 +98,7 @@ def extract(to: Collector, tool_source: str, tool_name: str, value: Any) -> None
         elif isinstance(node, (list, tuple)):
             for item in reversed(node[:MAX_NODES]):
                 if isinstance(item, str):
-                    _string(to, reader, name, item, kind, node)
+                    _string(to, reader, name, item, kind)
                 elif isinstance(item, (dict, list, tuple)):
                     stack.append((item, name))
 
@@ -183,10 +108,10 @@ def _mapping(
     reader: Interpreter,
     node: dict[Any, Any],
     kind: PathKind,
-    words: set[str],
+    words: frozenset[str],
     stack: list[tuple[Any, str]],
 ) -> None:
-    names = {key: _NOT_NAME.sub("", key.lower()) for key in node if isinstance(key, str)}
+    names = {key: _plain(key) for key in node if isinstance(key, str)}
     operation = node.get("command")
     if isinstance(operation, str) and operation in _OPERATIONS and any(n in _PATH_NAMES for n in names.values()):
         kind = _OPERATIONS[operation]
@@ -208,7 +133,7 @@ def _mapping(
                     found = hosts.host(found.host, port)
                 to.host(found)
             else:
-                _string(to, reader, name, child, _end_kind(kind, name, words), None)
+                _string(to, reader, name, child, _end_kind(kind, name, words))
         elif (
             isinstance(child, (list, tuple))
             and name in _COMMAND_NAMES
@@ -221,7 +146,7 @@ def _mapping(
     stack.extend(reversed(later))
 
 
-def _string(to: Collector, reader: Interpreter, name: str, text: str, kind: PathKind, _within: object) -> None:
+def _string(to: Collector, reader: Interpreter, name: str, text: str, kind: PathKind) -> None:
     if not text:
         return
     if name in _COMMAND_NAMES:
@@ -261,7 +186,19 @@ def _urls(to: Collector, text: str) -> None:
         to.host(found)
 
 
-def _kind_of(words: set[str]) -> PathKind:
+@lru_cache(maxsize=4096)
+def _plain(key: str) -> str:
+    """An argument name without case and separators: `file_path`, `filePath` → filepath."""
+    return _NOT_NAME.sub("", key[:64].lower())
+
+
+@lru_cache(maxsize=4096)
+def _tool(name: str) -> tuple[frozenset[str], PathKind]:
+    words = frozenset(w.lower() for w in _WORD.findall(name[:256]))
+    return words, _kind_of(words)
+
+
+def _kind_of(words: frozenset[str]) -> PathKind:
     if words & _DELETING:
         return "delete"
     if words & _WRITING or words & _MOVING:
@@ -271,7 +208,7 @@ def _kind_of(words: set[str]) -> PathKind:
     return "read"
 
 
-def _end_kind(kind: PathKind, name: str, words: set[str]) -> PathKind:
+def _end_kind(kind: PathKind, name: str, words: frozenset[str]) -> PathKind:
     """Moving deletes at the source, copying and uploading read there."""
     if name in ("source", "src", "from", "oldpath"):
         if words & _MOVING:

@@ -1,4 +1,5 @@
-"""Gathers facts while a call is read: normalises paths, keeps first sightings, and chooses what stays when there are too many."""
+"""Gathers facts while a call is read: normalises paths, keeps first sightings, and chooses what stays when there
+are too many."""
 
 from __future__ import annotations
 
@@ -16,62 +17,18 @@ _POOL = 2048
 _IGNORED = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", "/dev/tty", "-", "", "."))
 _SLASHES = re.compile(r"/{2,}")
 _BRACES = re.compile(r"([^{}]*)\{([^{}]*,[^{}]*)\}(.*)", re.DOTALL)
-# What padding would be used to push out of a full list. Only the order of keeping: what is sensitive is for rules to say.
+# What padding would be used to push out of a full list. Only the order of keeping: what is sensitive is for rules to
+# say.
 _TELLING_PATH = re.compile(
     r"(?i)\.env|\.ssh|id_(?:rsa|ed25519|ecdsa|dsa)|passwd|shadow|sudoers|kube|\.aws|\.azure|gcloud|credential|secret|token|\.pem|\.key|\.p12"
     r"|\.netrc|\.npmrc|\.pypirc|\.pgpass|\.git-credentials|\.docker/config|history|crontab|/etc/|\.bashrc|\.profile|authorized_keys|CLAUDE|AGENTS"
 )
 _TELLING_COMMAND = frozenset(
-    [
-        "rm",
-        "dd",
-        "mkfs",
-        "shred",
-        "curl",
-        "wget",
-        "nc",
-        "ncat",
-        "netcat",
-        "socat",
-        "ssh",
-        "scp",
-        "sftp",
-        "rsync",
-        "sudo",
-        "su",
-        "doas",
-        "bash",
-        "sh",
-        "zsh",
-        "eval",
-        "chmod",
-        "chown",
-        "crontab",
-        "systemctl",
-        "kubectl",
-        "docker",
-        "aws",
-        "gcloud",
-        "az",
-        "git",
-        "python",
-        "python3",
-        "perl",
-        "ruby",
-        "node",
-        "base64",
-        "openssl",
-        "gpg",
-        "kill",
-        "iptables",
-        "mount",
-        "nmap",
-        "psql",
-        "mysql",
-        "mongo",
-        "redis-cli",
-        "terraform",
-    ]
+    words(
+        "rm dd mkfs shred curl wget nc ncat netcat socat ssh scp sftp rsync sudo su doas bash sh zsh "
+        "eval chmod chown crontab systemctl kubectl docker aws gcloud az git python python3 perl ruby "
+        "node base64 openssl gpg kill iptables mount nmap psql mysql mongo redis-cli terraform"
+    )
 )
 
 
@@ -86,7 +43,8 @@ def expand_braces(text: str) -> list[str]:
 
 
 def normalise(path: str, cwd: str | None) -> str:
-    """Absolute where `cwd` allows; `.`, `..` and repeated slashes resolved; `~` and Windows paths stay; never looks at a disk."""
+    """Absolute where `cwd` allows; `.`, `..` and repeated slashes resolved; `~` and Windows paths stay; never
+    looks at a disk."""
     if path.startswith("file://"):
         path = path[7:]
     if "\\" in path and re.match(r"[A-Za-z]:\\|\\\\", path):

@@ -1,4 +1,5 @@
-"""What a simple command does: follows wrappers to the command they run and reads paths, hosts and installs from its arguments."""
+"""What a simple command does: follows wrappers to the command they run and reads paths, hosts and installs from
+its arguments."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ _HEREDOC_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|0([0-7]{1,3})|([ntr\\]))")
 
 
 class Interpreter:
-    """Reads the commands of one call into a Collector. Work is a list, never recursion; texts found inside are read in turn."""
+    """Reads the commands of one call into a Collector. Work is a list, never recursion; texts found inside are
+    read in turn."""
 
     def __init__(self, collector: Collector) -> None:
         self._to = collector
@@ -82,7 +84,12 @@ class Interpreter:
             return
         parsed = parse(text, self._variables)
         self._to.truncated |= parsed.truncated
-        if feed is not None and parsed.commands and parsed.commands[0].stdin is None and parsed.commands[0].text is None:
+        if (
+            feed is not None
+            and parsed.commands
+            and parsed.commands[0].stdin is None
+            and parsed.commands[0].text is None
+        ):
             parsed.commands[0].stdin, parsed.commands[0].text = feed.stdin, feed.text
         self._todo.extend(reversed(parsed.commands))
 
@@ -814,85 +821,27 @@ class Interpreter:
 _ANY = Spec(None)
 _CURL_VALUED: dict[str, str | None] = {
     **dict.fromkeys(
-        [
-            "-H",
-            "-A",
-            "-e",
-            "-u",
-            "-x",
-            "-X",
-            "-m",
-            "-r",
-            "-w",
-            "-y",
-            "-Y",
-            "-z",
-            "-C",
-            "-P",
-            "-Q",
-            "-t",
-            "--header",
-            "--user-agent",
-            "--referer",
-            "--user",
-            "--proxy-user",
-            "--request",
-            "--max-time",
-            "--range",
-            "--write-out",
-            "--connect-timeout",
-            "--retry",
-            "--retry-delay",
-            "--resolve",
-            "--interface",
-            "--limit-rate",
-            "--cert-type",
-            "--ciphers",
-            "--oauth2-bearer",
-            "--aws-sigv4",
-            "--form-string",
-            "--data-raw",
-            "--max-redirs",
-            "--retry-max-time",
-            "--key-type",
-            "--pass",
-            "--proto",
-            "--url-query",
-        ]
+        words(
+            "-H -A -e -u -x -X -m -r -w -y -Y -z -C -P -Q -t --header --user-agent --referer --user "
+            "--proxy-user --request --max-time --range --write-out --connect-timeout --retry "
+            "--retry-delay --resolve --interface --limit-rate --cert-type --ciphers --oauth2-bearer "
+            "--aws-sigv4 --form-string --data-raw --max-redirs --retry-max-time --key-type --pass "
+            "--proto --url-query"
+        )
     ),
     **dict.fromkeys(
         ["-d", "--data", "--data-binary", "--data-ascii", "--data-urlencode", "--json", "-F", "--form"], "@"
     ),
     **dict.fromkeys(
-        [
-            "-o",
-            "--output",
-            "-D",
-            "--dump-header",
-            "-c",
-            "--cookie-jar",
-            "--trace",
-            "--trace-ascii",
-            "--stderr",
-            "--output-dir",
-        ],
+        words(
+            "-o --output -D --dump-header -c --cookie-jar --trace --trace-ascii --stderr --output-dir"
+        ),
         "write",
     ),
     **dict.fromkeys(
-        [
-            "-T",
-            "--upload-file",
-            "-K",
-            "--config",
-            "-E",
-            "--cert",
-            "--key",
-            "--cacert",
-            "--netrc-file",
-            "-b",
-            "--cookie",
-            "--capath",
-        ],
+        words(
+            "-T --upload-file -K --config -E --cert --key --cacert --netrc-file -b --cookie --capath"
+        ),
         "read",
     ),
     **dict.fromkeys(
@@ -901,94 +850,29 @@ _CURL_VALUED: dict[str, str | None] = {
 }
 _WGET_VALUED: dict[str, str | None] = {
     **dict.fromkeys(
-        [
-            "-U",
-            "-t",
-            "-T",
-            "-e",
-            "-w",
-            "-l",
-            "-A",
-            "-R",
-            "-D",
-            "-X",
-            "-I",
-            "--header",
-            "--user",
-            "--password",
-            "--user-agent",
-            "--tries",
-            "--timeout",
-            "--post-data",
-            "--method",
-            "--body-data",
-        ]
+        words(
+            "-U -t -T -e -w -l -A -R -D -X -I --header --user --password --user-agent --tries "
+            "--timeout --post-data --method --body-data"
+        )
     ),
     **dict.fromkeys(
         ["-O", "--output-document", "-P", "--directory-prefix", "-o", "-a", "--output-file", "--append-output"], "write"
     ),
     **dict.fromkeys(
-        [
-            "-i",
-            "--input-file",
-            "--post-file",
-            "--body-file",
-            "--load-cookies",
-            "--certificate",
-            "--private-key",
-            "--ca-certificate",
-        ],
+        words(
+            "-i --input-file --post-file --body-file --load-cookies --certificate --private-key "
+            "--ca-certificate"
+        ),
         "read",
     ),
 }
 _DOCKER_VALUED = frozenset(
-    [
-        "-v",
-        "--volume",
-        "-e",
-        "--env",
-        "-p",
-        "--publish",
-        "--name",
-        "-w",
-        "--workdir",
-        "-u",
-        "--user",
-        "--network",
-        "--net",
-        "--mount",
-        "--env-file",
-        "-f",
-        "--file",
-        "-t",
-        "--tag",
-        "-h",
-        "--hostname",
-        "--entrypoint",
-        "-m",
-        "--memory",
-        "--cpus",
-        "--label",
-        "-l",
-        "--add-host",
-        "--device",
-        "--cap-add",
-        "--cap-drop",
-        "--security-opt",
-        "--platform",
-        "--build-arg",
-        "--target",
-        "--restart",
-        "--gpus",
-        "--ipc",
-        "--pid",
-        "--shm-size",
-        "--ulimit",
-        "--tmpfs",
-        "--volumes-from",
-        "--dns",
-        "--log-driver",
-    ]
+    words(
+        "-v --volume -e --env -p --publish --name -w --workdir -u --user --network --net --mount "
+        "--env-file -f --file -t --tag -h --hostname --entrypoint -m --memory --cpus --label -l "
+        "--add-host --device --cap-add --cap-drop --security-opt --platform --build-arg --target "
+        "--restart --gpus --ipc --pid --shm-size --ulimit --tmpfs --volumes-from --dns --log-driver"
+    )
 )
 _HANDLERS = {
     "rm": Interpreter._rm,
@@ -1009,40 +893,17 @@ _HANDLERS = {
     "netcat": Interpreter._netcat,
     "socat": Interpreter._socat,
     **dict.fromkeys(
-        [
-            "ping",
-            "ping6",
-            "dig",
-            "nslookup",
-            "host",
-            "telnet",
-            "traceroute",
-            "tracepath",
-            "whois",
-            "nmap",
-            "mtr",
-            "ftp",
-            "lftp",
-        ],
+        words(
+            "ping ping6 dig nslookup host telnet traceroute tracepath whois nmap mtr ftp lftp"
+        ),
         Interpreter._one_host,
     ),
     **dict.fromkeys(["http", "https", "xh"], Interpreter._one_host),
     **dict.fromkeys(
-        [
-            "psql",
-            "mysql",
-            "mysqldump",
-            "mariadb",
-            "mongo",
-            "mongosh",
-            "redis-cli",
-            "pg_dump",
-            "pg_restore",
-            "clickhouse-client",
-            "sqlcmd",
-            "cqlsh",
-            "influx",
-        ],
+        words(
+            "psql mysql mysqldump mariadb mongo mongosh redis-cli pg_dump pg_restore "
+            "clickhouse-client sqlcmd cqlsh influx"
+        ),
         Interpreter._client,
     ),
     "git": Interpreter._git,
@@ -1205,7 +1066,8 @@ def _fetches_any(words: list[Word]) -> bool:
 
 
 def _stdin_text(command: Simple) -> str | None:
-    """The literal text on a command's standard input, through echo, printf, cat and decoders; None if it is not known."""
+    """The literal text on a command's standard input, through echo, printf, cat and decoders; None if it is not
+    known."""
     if command.text is not None:
         return command.text
     decode: list[str] = []

@@ -1,4 +1,5 @@
-"""Network destinations from URLs and host arguments: normalised, with registered domain, port and whether they are this machine."""
+"""Network destinations from URLs and host arguments: normalised, with registered domain, port and whether they are
+this machine."""
 
 from __future__ import annotations
 
@@ -28,27 +29,16 @@ _PORTS = {
 _BUCKETS = {"s3": "s3.amazonaws.com", "s3a": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
 # Schemes whose authority is no network name.
 _LOCAL = frozenset(
-    (
-        "file",
-        "data",
-        "demo",
-        "about",
-        "jdbc",
-        "vscode",
-        "memory",
-        "ui",
-        "arn",
-        "urn",
-        "chrome",
-        "resource",
-        "docker-daemon",
+    words(
+        "file data demo about jdbc vscode memory ui arn urn chrome resource docker-daemon"
     )
 )
 
 
 @lru_cache(maxsize=4096)
 def host(name: str, port: int | None = None) -> Host | None:
-    """A Host from a name or address as written (brackets, trailing dot, decimal or hexadecimal IPv4), or None if it is neither."""
+    """A Host from a name or address as written (brackets, trailing dot, decimal or hexadecimal IPv4), or None if
+    it is neither."""
     text = name.strip().strip("[]").rstrip(".").lower()
     if not text or len(text) > 253:
         return None
@@ -92,7 +82,8 @@ def _domain(text: str) -> str:
 
 
 def from_url(scheme: str, rest: str) -> Host | None:
-    """The host of `scheme://rest`, with the scheme's port where none is written; None for schemes without a network name."""
+    """The host of `scheme://rest`, with the scheme's port where none is written; None for schemes without a
+    network name."""
     scheme = scheme.lower()
     if scheme.startswith("git+"):
         scheme = scheme[4:]
@@ -140,7 +131,8 @@ def in_text(text: str, limit: int = 256) -> list[Host]:
 
 
 def loose(text: str) -> Host | None:
-    """A destination as network commands take it: `user@host:port/path`, `host`, `host:port`. None for what is no host."""
+    """A destination as network commands take it: `user@host:port/path`, `host`, `host:port`. None for what is no
+    host."""
     if "://" in text:
         m = URL.match(text)
         return from_url(m.group(1), m.group(2)) if m else None

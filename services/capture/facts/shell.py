@@ -1,4 +1,5 @@
-"""Shell text to simple commands, by tree-sitter-bash: what would run, with what arguments, fed by what. Never recursive, always bounded."""
+"""Shell text to simple commands, by tree-sitter-bash: what would run, with what arguments, fed by what. Never
+recursive, always bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Tree
 
-# Parsing costs 0.3 ms a KiB. Past the cap both ends are read, since padding in front or behind is the usual way to hide an act.
+# Parsing costs 0.3 ms a KiB. Past the cap both ends are read, since padding in front or behind is the usual way to
+# hide an act.
 MAX_PARSE_BYTES = 256 * 1024
 _TAIL_BYTES = 64 * 1024
 MAX_NODES = 60_000
@@ -22,7 +24,8 @@ _EXPAND_LIMIT = 4096
 
 @dataclass(slots=True)
 class Word:
-    """An argument after quote removal. `inner`: commands whose output becomes (part of) it; `dynamic`: not all of it is known."""
+    """An argument after quote removal. `inner`: commands whose output becomes (part of) it; `dynamic`: not all of
+    it is known."""
 
     text: str
     dynamic: bool = False
@@ -79,7 +82,8 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Task:
-    """A node to read: commands in it are fed by `feed.last`, become `out.last`, and are added to `into` if it belongs to a word."""
+    """A node to read: commands in it are fed by `feed.last`, become `out.last`, and are added to `into` if it
+    belongs to a word."""
 
     node: Node
     feed: _Slot | None
@@ -90,10 +94,11 @@ class _Task:
 
 
 def parse(text: str, variables: dict[str, str]) -> Parsed:
-    """The simple commands of a shell text. `variables`: values known so far; literal assignments in the text are added to it.
+    """The simple commands of a shell text. `variables`: values known so far; literal assignments in the text are
+    added to it.
 
-    Some texts (long pipes, many `)` or here-documents) cost the parser their length squared, so its time is bounded: what it does not
-    finish is read in short pieces from both ends while time is left, and `truncated` says so.
+    Some texts (long pipes, many `)` or here-documents) cost the parser their length squared, so its time is bounded:
+    what it does not finish is read in short pieces from both ends while time is left, and `truncated` says so.
     """
     raw = text.encode("utf-8", "replace").replace(b"\x00", b" ")
     result = Parsed()
@@ -216,7 +221,8 @@ class _Reader:
         self._stack.extend(tasks)
 
     def _redirected(self, node: Node, task: _Task) -> None:
-        # All share one slot: the body's last command is what redirections apply to and what a here-document's own pipe reads.
+        # All share one slot: the body's last command is what redirections apply to and what a here-document's own
+        # pipe reads.
         tasks = [
             _Task(c, task.feed, task.out, task.into, c.type.endswith("_redirect"))
             for c in node.children

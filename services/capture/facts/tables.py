@@ -1,4 +1,5 @@
-"""What is known of common commands, as data: which arguments are paths and how they are used, what wraps what, who installs."""
+"""What is known of common commands, as data: which arguments are paths and how they are used, what wraps what, who
+installs."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from schemas.facts import PathKind
 class Spec(NamedTuple):
     """How a command uses its arguments.
 
-    `operands`: use of plain arguments (None: only if they look like paths), after the first `skip` (a pattern, a mode); `last`: use of
-    the last one where it differs. `valued`: options that take a value, and its use (None: no path). `unless`: options that carry what
-    `skip` would skip.
+    `operands`: use of plain arguments (None: only if they look like paths), after the first `skip` (a pattern, a
+    mode); `last`: use of the last one where it differs. `valued`: options that take a value, and its use (None: no
+    path). `unless`: options that carry what `skip` would skip.
     """
 
     operands: PathKind | None
@@ -31,68 +32,13 @@ def _values(names: str, **used: PathKind) -> dict[str, PathKind | None]:
 
 SPECS: dict[str, Spec] = {
     **dict.fromkeys(
-        [
-            "cat",
-            "less",
-            "more",
-            "bat",
-            "nl",
-            "tac",
-            "od",
-            "xxd",
-            "hexdump",
-            "strings",
-            "wc",
-            "md5sum",
-            "sha1sum",
-            "sha256sum",
-            "sha512sum",
-            "file",
-            "stat",
-            "zcat",
-            "bzcat",
-            "xzcat",
-            "gunzip",
-            "sort",
-            "uniq",
-            "cut",
-            "paste",
-            "comm",
-            "diff",
-            "cmp",
-            "column",
-            "fold",
-            "base64",
-            "base32",
-            "view",
-            "ls",
-            "tree",
-            "du",
-            "realpath",
-            "readlink",
-            "source",
-            ".",
-            "vimdiff",
-            "gzip",
-            "bzip2",
-            "xz",
-            "zstd",
-            "rev",
-            "pbcopy",
-            "xclip",
-            "enscript",
-            "lpr",
-            "iconv",
-            "jsonlint",
-            "yamllint",
-            "shellcheck",
-            "open",
-            "xdg-open",
-            "lsattr",
-            "getfacl",
-            "cksum",
-            "split",
-        ],
+        words(
+            "cat less more bat nl tac od xxd hexdump strings wc md5sum sha1sum sha256sum sha512sum "
+            "file stat zcat bzcat xzcat gunzip sort uniq cut paste comm diff cmp column fold base64 "
+            "base32 view ls tree du realpath readlink source . vimdiff gzip bzip2 xz zstd rev pbcopy "
+            "xclip enscript lpr iconv jsonlint yamllint shellcheck open xdg-open lsattr getfacl cksum "
+            "split"
+        ),
         Spec(
             "read",
             valued=_values(
@@ -262,27 +208,10 @@ INTERPRETERS: dict[str, frozenset[str]] = {
     )
 }
 FETCHERS = frozenset(
-    [
-        "curl",
-        "wget",
-        "fetch",
-        "http",
-        "https",
-        "xh",
-        "aria2c",
-        "lynx",
-        "w3m",
-        "nc",
-        "ncat",
-        "netcat",
-        "socat",
-        "ftp",
-        "lftp",
-        "scp",
-        "sftp",
-        "axel",
-        "httpie",
-    ]
+    words(
+        "curl wget fetch http https xh aria2c lynx w3m nc ncat netcat socat ftp lftp scp sftp axel "
+        "httpie"
+    )
 )
 DECODERS = frozenset(("base64", "base32", "xxd", "openssl", "gunzip", "zcat", "uudecode", "rev", "tr"))
 

@@ -65,7 +65,8 @@ def phone(value: bytes) -> bool:
 
 @lru_cache(maxsize=1)
 def suffixes() -> PublicSuffixList:
-    """The Public Suffix List as packaged with publicsuffixlist, unknown top-level domains refused; loaded on first use."""
+    """The Public Suffix List as packaged with publicsuffixlist, unknown top-level domains refused; loaded on first
+    use."""
     return PublicSuffixList(accept_unknown=False)
 
 

@@ -1,7 +1,7 @@
 """The gate: one look over everything at once that says which rules are worth running. Most text ends here.
 
-Hyperscan (Vectorscan) holds the patterns in three databases, since rules made of digits alone, or of a shape alone, make its
-literal matcher stop at every number: 126 rules in one database scanned 96 MB/s, in three over 150.
+Hyperscan (Vectorscan) holds the patterns in three databases, since rules made of digits alone, or of a shape alone,
+make its literal matcher stop at every number: 126 rules in one database scanned 96 MB/s, in three over 150.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import hyperscan as hs
 from schemas.errors import UserError
 from services.capture.redaction.rules import Rule
 
-# Not secrets, but signs that one may hide behind an encoding. Five groups of base64 that decode to printable ASCII, or twelve
-# such hex pairs, do not come about by chance; a run's alignment follows from where the pattern matches.
+# Not secrets, but signs that one may hide behind an encoding. Five groups of base64 that decode to printable ASCII,
+# or twelve such hex pairs, do not come about by chance; a run's alignment follows from where the pattern matches.
 BASE64_SHAPE = rb"(?:[I-Za-f][CDEFGHSTUVWXijklmnyz0123][AEIMQUYcgkosw048BFJNRVZdhlptx159][A-Za-z0-9+/_\-]){5}"
 HEX_SHAPE = rb"(?:[2-7][0-9A-Fa-f][ :]?){12}"
 ESCAPE, PERCENT, BASE64, HEX = -1, -2, -3, -4
@@ -29,7 +29,8 @@ _SIGNS = (
 DATABASES = ("words", "numbers", "shapes")
 
 
-# Past so many matches in one text the places no longer help: every rule of that database looks at the whole text instead.
+# Past so many matches in one text the places no longer help: every rule of that database looks at the whole text
+# instead.
 MAX_MATCHES = 20_000
 
 
@@ -62,7 +63,8 @@ class Gate:
         self._local = threading.local()
 
     def hits(self, text: bytes) -> dict[int, list[int]]:
-        """Rule index → ascending offsets where its gate pattern ends; no offsets: anywhere. Signs of encodings have negative indices."""
+        """Rule index → ascending offsets where its gate pattern ends; no offsets: anywhere. Signs of encodings
+        have negative indices."""
         found: dict[int, list[int]] = {}
         for database, ids, scratch, matches in self._scanners():
             try:

@@ -1,6 +1,7 @@
 """Judges names and the values under them: does this key ask for secrecy, and could this value be a secret at all.
 
-One judgement serves text (`password = x`), argv (`--token x`), headers and JSON keys, so that all forms of one secret agree.
+One judgement serves text (`password = x`), argv (`--token x`), headers and JSON keys, so that all forms of one secret
+agree.
 """
 
 from __future__ import annotations
@@ -55,40 +56,11 @@ _SINGLE = frozenset(words[0] for words in _ENDS if len(words) == 1)
 _LONGEST = max(map(len, _ENDS))
 # Words that may follow the secret word without changing what the value is: API_KEY_PROD, TOKEN_2, password_base64.
 _TAILS = frozenset(
-    [
-        "value",
-        "val",
-        "base64",
-        "b64",
-        "raw",
-        "text",
-        "plain",
-        "plaintext",
-        "string",
-        "str",
-        "prod",
-        "production",
-        "staging",
-        "stage",
-        "dev",
-        "development",
-        "test",
-        "live",
-        "old",
-        "new",
-        "prev",
-        "previous",
-        "current",
-        "backup",
-        "primary",
-        "secondary",
-        "default",
-        "main",
-        "override",
-        "env",
-        "hash",
-        "encoded",
-    ]
+    words(
+        "value val base64 b64 raw text plain plaintext string str prod production staging stage dev "
+        "development test live old new prev previous current backup primary secondary default main "
+        "override env hash encoded"
+    )
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
 _JOINED = re.compile(
@@ -139,59 +111,11 @@ _NOTHING = re.compile(
     re.DOTALL,
 )
 _STOP = frozenset(
-    [
-        "flag",
-        "option",
-        "options",
-        "argument",
-        "arguments",
-        "parameter",
-        "value",
-        "to",
-        "is",
-        "and",
-        "or",
-        "for",
-        "the",
-        "in",
-        "if",
-        "with",
-        "must",
-        "from",
-        "via",
-        "when",
-        "file",
-        "stdin",
-        "that",
-        "this",
-        "which",
-        "will",
-        "should",
-        "can",
-        "not",
-        "you",
-        "your",
-        "a",
-        "an",
-        "as",
-        "on",
-        "be",
-        "by",
-        "are",
-        "was",
-        "were",
-        "it",
-        "its",
-        "of",
-        "at",
-        "has",
-        "have",
-        "does",
-        "into",
-        "via",
-        "using",
-        "between",
-    ]
+    words(
+        "flag option options argument arguments parameter value to is and or for the in if with must "
+        "from via when file stdin that this which will should can not you your a an as on be by are "
+        "was were it its of at has have does into via using between"
+    )
 )
 _CODE_WORD = re.compile(r"[A-Za-z_$][A-Za-z_$]*(?:\.[A-Za-z_$]+)*[?!]?\Z")
 _CALL = re.compile(r"[A-Za-z_$][\w.$]*[(\[].*", re.DOTALL)
@@ -206,8 +130,8 @@ _SYMBOL = re.compile(r"[!@#$%^*+=~?]")
 def plausible(name: Name, key: str, value: str, judge: Judge) -> bool:
     """Whether `value` under a key named `name` is worth hiding.
 
-    `whole`: the value is a JSON leaf. `flag`: what follows `--name`. `lenient`: another form that says "value" (quotes, .env
-    line). `strict`: could be code or prose, so it must look random.
+    `whole`: the value is a JSON leaf. `flag`: what follows `--name`. `lenient`: another form that says "value"
+    (quotes, .env line). `strict`: could be code or prose, so it must look random.
     """
     if len(value) < 3 or "\x00" in value or _NOTHING.match(value) or value.lower() == key.lower():
         return False
@@ -240,7 +164,8 @@ def plausible(name: Name, key: str, value: str, judge: Judge) -> bool:
 
 
 def argv_contexts(items: Sequence[object]) -> dict[int, str]:
-    """Which elements of an argument list stand under a secret flag: `["--token", "x"]` → {1: "--token"}; the dashes stay."""
+    """Which elements of an argument list stand under a secret flag: `["--token", "x"]` → {1: "--token"}; the
+    dashes stay."""
     found: dict[int, str] = {}
     for i, item in enumerate(items[:-1]):
         if isinstance(item, str) and item.startswith("-") and len(item) <= _MAX_NAME and "=" not in item:

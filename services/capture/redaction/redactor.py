@@ -43,7 +43,8 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A value free of known secrets, what was found, and the secrets themselves, for masking what is derived from the value."""
+    """A value free of known secrets, what was found, and the secrets themselves, for masking what is derived from
+    the value."""
 
     value: Any
     findings: tuple[Finding, ...] = ()
@@ -104,9 +105,11 @@ class Redactor:
         return Redacted(_replace(raw, found, findings).decode("utf-8", "replace"), findings)
 
     def value(self, value: Any) -> tuple[Any, tuple[Finding, ...]]:
-        """A JSON value with secrets replaced in values and keys; the value itself (same object) when nothing was found.
+        """A JSON value with secrets replaced in values and keys; the value itself (same object) when nothing was
+        found.
 
-        Key names are context: a string or number under `password` is hidden whatever it looks like. Nesting of any depth.
+        Key names are context: a string or number under `password` is hidden whatever it looks like. Nesting of any
+        depth.
         """
         done = self.examine(value)
         return done.value, done.findings
@@ -137,7 +140,8 @@ class Redactor:
         return Examined(None, tuple(findings), secrets)
 
     def texts(self, value: Any, own: Callable[[str], bool]) -> tuple[Any, tuple[Finding, ...]]:
-        """As `value`, but without names as context, and leaving numbers alone in texts that `own` says are the caller's."""
+        """As `value`, but without names as context, and leaving numbers alone in texts that `own` says are the
+        caller's."""
         leaves = _Leaves(value)
         leaves.named.clear()
         found = {
@@ -294,7 +298,8 @@ class _Leaves:
         return {i: to_bytes(t).decode() for i, t in enumerate(self.texts) if _SURROGATE.search(t)}
 
     def joined(self) -> bytes:
-        """All texts as one: siblings of a list as lines, so that a key printed as a list of lines is one key; else NUL between."""
+        """All texts as one: siblings of a list as lines, so that a key printed as a list of lines is one key; else
+        NUL between."""
         if not self.lines:
             return self._bytes("\x00".join(self.texts))
         parts = ["\x00"] * (2 * len(self.texts))

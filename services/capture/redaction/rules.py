@@ -39,10 +39,11 @@ class Samples(BaseModel):
 class RuleSpec(BaseModel):
     """One rule as written. Patterns are RE2 over UTF-8 bytes; group 1, where there is one, is the secret.
 
-    With `judge`, group 1 is a key name and the last group that took part is the value. `gate` is a cheaper pattern that matches
-    wherever `pattern` does, ending at most WINDOW_BEFORE bytes after the match begins; `window`: how many bytes behind that
-    a match can need before it is complete (0: begins or ends anywhere, the whole text is searched); `database` says which gate database holds it (rules without a literal slow the others down).
-    `allow`: a secret it matches whole is none. `normalise: block` fingerprints key material without its line layout.
+    With `judge`, group 1 is a key name and the last group that took part is the value. `gate` is a cheaper pattern
+    that matches wherever `pattern` does, ending at most WINDOW_BEFORE bytes after the match begins; `window`: how
+    many bytes behind that a match can need before it is complete (0: begins or ends anywhere, the whole text is
+    searched); `database` says which gate database holds it (rules without a literal slow the others down). `allow`: a
+    secret it matches whole is none. `normalise: block` fingerprints key material without its line layout.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)

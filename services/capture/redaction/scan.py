@@ -14,14 +14,16 @@ from services.capture.redaction.rules import Rule, RulePack
 
 # JSON in a URL in base64 is two more readings; deeper nesting than this is not followed.
 MAX_DEPTH = 4
-# Hiding one secret can uncover another that it overlapped. Each round hides at least one, and in practice the second is empty.
+# Hiding one secret can uncover another that it overlapped. Each round hides at least one, and in practice the second
+# is empty.
 MAX_ROUNDS = 8
 NEAR = 1024
 # How far in front of the end of a gate match the whole match may begin.
 WINDOW_BEFORE = 768
 # Below this, one search over all is cheaper than several over windows.
 SHORT = 4096
-# Large texts are read in windows; the overlap is longer than any secret but a private key, which its first line gives away.
+# Large texts are read in windows; the overlap is longer than any secret but a private key, which its first line gives
+# away.
 WINDOW = 256 * 1024
 OVERLAP = 16 * 1024
 
@@ -70,7 +72,8 @@ class Scanner:
         return bool(self._find(serialised, 0))
 
     def scan_large(self, text: bytes) -> Iterator[Found]:
-        """As `scan`, window by window, with offsets of the whole; a secret longer than OVERLAP / 2 may be found in part only."""
+        """As `scan`, window by window, with offsets of the whole; a secret longer than OVERLAP / 2 may be found in
+        part only."""
         for base in range(0, max(len(text) - OVERLAP, 1), WINDOW - OVERLAP):
             first = base + OVERLAP // 2 if base else 0
             last = base + WINDOW - OVERLAP // 2 if base + WINDOW < len(text) else len(text)
@@ -211,7 +214,8 @@ _MATERIAL = re.compile(rb"[A-Za-z0-9+/=]+")
 
 
 def block(secret: bytes) -> bytes:
-    """Key material without its line layout (numbers, quotes, diff marks), so that one key has one fingerprint however it was printed."""
+    """Key material without its line layout (numbers, quotes, diff marks), so that one key has one fingerprint
+    however it was printed."""
     text = _MARKER.sub(b"\n", secret.replace(b"\\r", b"").replace(b"\\n", b"\n").replace(b"\\", b""))
     lines = [b"".join(_MATERIAL.findall(_LINE_NUMBER.sub(b"", line))) for line in text.splitlines()]
     lines = [line for line in lines if line]

@@ -11,7 +11,8 @@ _LOOK_BACK = 64
 
 
 def truncate(text: str, max_bytes: int) -> str:
-    """`text` if its UTF-8 form fits, else its beginning and `…[+N bytes]`, together at most `max_bytes` bytes (at least the mark)."""
+    """`text` if its UTF-8 form fits, else its beginning and `…[+N bytes]`, together at most `max_bytes` bytes (at
+    least the mark)."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= max_bytes:
         return text

@@ -1,4 +1,5 @@
-"""Other readings of a text: with escapes or percent-encoding undone, or what a base64 or hex run says. Each maps back to its source."""
+"""Other readings of a text: with escapes or percent-encoding undone, or what a base64 or hex run says. Each maps
+back to its source."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _URLSAFE = bytes.maketrans(b"-_", b"+/")
 
 
 class View:
-    """The way back from a decoded text to its source: both run byte for byte but where one byte stands for an escape."""
+    """The way back from a decoded text to its source: both run byte for byte but where one byte stands for an
+    escape."""
 
     __slots__ = ("_at", "_end", "_source")
 
@@ -58,7 +60,8 @@ class View:
 
 
 def escaped_lines(text: bytes, way_back: View | None = None) -> bytes:
-    """Only the lines that hold a backslash, NUL for each gap: in most text that is little, and an escaped text has no line ends."""
+    """Only the lines that hold a backslash, NUL for each gap: in most text that is little, and an escaped text has
+    no line ends."""
     parts: list[bytes] = []
     size = done = 0
     at = text.find(b"\\")
@@ -78,7 +81,8 @@ def escaped_lines(text: bytes, way_back: View | None = None) -> bytes:
 
 
 def unescaped(text: bytes, way_back: View | None = None) -> bytes:
-    """The text with backslash escapes undone. Any number of backslashes counts as one: JSON in JSON in a string reads like the innermost."""
+    """The text with backslash escapes undone. Any number of backslashes counts as one: JSON in JSON in a string
+    reads like the innermost."""
     if way_back is None and b"\\u00" not in text and b"\\x" not in text:
         while b"\\\\" in text:
             text = text.replace(b"\\\\", b"\\")
@@ -128,7 +132,8 @@ def unquoted(text: bytes, way_back: View | None = None) -> bytes:
 
 @dataclass(slots=True)
 class Run:
-    """A base64 or hex run and what it says. `wide`: encoded characters for each `narrow` decoded bytes; 0 = whole run only."""
+    """A base64 or hex run and what it says. `wide`: encoded characters for each `narrow` decoded bytes; 0 = whole
+    run only."""
 
     start: int
     end: int
@@ -171,7 +176,8 @@ def percent_tokens(text: bytes, ends: list[int]) -> Iterator[tuple[int, bytes]]:
 
 
 def base64_runs(text: bytes, ends: list[int]) -> Iterator[Run]:
-    """Base64 runs (standard or URL alphabet, wrapped or not) that hold printable text, at each alignment that shows some."""
+    """Base64 runs (standard or URL alphabet, wrapped or not) that hold printable text, at each alignment that
+    shows some."""
     for m in _around(text, ends, _BASE64_MARKS, _BASE64_RUN):
         start, end = m.span()
         run = m.group()

@@ -188,7 +188,8 @@ def test_what_one_derives_the_later_see_at_once_with_its_own_time() -> None:
     group.progress(T0 + 300_000)
     derived = [record for record in seen if record.topic == TOOL_CALL_DERIVED]
     assert [(record.partition, record.offset, record.log_time_ms) for record in derived] == [(3, -1, T0 + 300_000)]
-    assert group.horizon_ms == 2 * pending(0).horizon_ms + Spy.horizon_ms
+    assert group.horizon_ms == pending(0).horizon_ms + Spy.horizon_ms
+    assert Group(0, [pending, pending]).horizon_ms == pending(0).horizon_ms
 
 
 def test_keys_versions_and_state_follow_the_topic() -> None:

@@ -8,7 +8,7 @@ from functools import cache
 import orjson
 
 from services.adapters import recordings
-from tests.services.adapters.recorded_hooks import FIXTURES, Entry, Json, Player
+from tests.services.adapters.recorded_hooks import FIXTURES, SESSIONS, Entry, Json, Player
 
 BUNDLES = ("payloads", "payloads-from-source")
 
@@ -16,13 +16,15 @@ BUNDLES = ("payloads", "payloads-from-source")
 @cache
 def names(runtime: str) -> tuple[str, ...]:
     """All recorded files of a runtime, bundles and sessions, without suffix."""
-    return tuple(sorted(path.stem for path in (FIXTURES / runtime).glob("*.jsonl")))
+    folders = (FIXTURES / runtime, SESSIONS / runtime)
+    return tuple(sorted(path.stem for folder in folders for path in folder.glob("*.jsonl")))
 
 
 @cache
 def entries(runtime: str, name: str) -> tuple[Entry, ...]:
     """A bundle's payloads or a session's hook calls, as they reach the collector."""
-    path = FIXTURES / runtime / f"{name}.jsonl"
+    folder = SESSIONS if name.startswith("session") else FIXTURES
+    path = folder / runtime / f"{name}.jsonl"
     if name not in BUNDLES:
         return tuple(Entry(str(row.line), row.body, row.ts_ms or 0) for row in recordings.read(path))
     rows = map(orjson.loads, path.read_bytes().splitlines())

@@ -18,6 +18,8 @@ from services.adapters.registry import ADAPTERS
 from services.capture.content import Capture, CaptureSettings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
+SESSIONS = Path(__file__).parents[3] / "services" / "demo" / "sessions"
+"""Recorded sessions are part of the product: the demo sends them."""
 BUNDLES = ("payloads", "payloads-from-docs")
 T0 = 1_796_064_689_000
 CALL_EVENTS = "tool.call."
@@ -48,7 +50,7 @@ def bundle(runtime: str, name: str) -> tuple[Entry, ...]:
 @cache
 def session(runtime: str) -> tuple[Entry, ...]:
     """A whole session in the order in which it was recorded."""
-    rows = map(orjson.loads, (FIXTURES / runtime / "session.jsonl").read_bytes().splitlines())
+    rows = map(orjson.loads, (SESSIONS / runtime / "session.jsonl").read_bytes().splitlines())
     return tuple(Entry(f"{n}", row["payload"], int(row["ts"] * 1000)) for n, row in enumerate(rows, start=1))
 
 

@@ -21,7 +21,10 @@ json_values = st.recursive(
     | st.integers(-(2**53) + 1, 2**53 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(alphabet=st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(alphabet=st.characters(codec="utf-8"), max_size=8), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.text(alphabet=st.characters(codec="utf-8"), max_size=8), inner, max_size=5)
+    ),
     max_leaves=25,
 )
 
@@ -29,7 +32,7 @@ json_values = st.recursive(
 @given(json_values)
 @example({"\U0001f600": 1, "\ufb33": 2, "a": 3})
 @example([1e16, 1e21, 1e-7, 5e-324, -0.0, 0.1, 123456789012345.0, 333333333.33333329])
-@example({"s": "\x00\x07\x1f\x7f\u2028\u20ac\"\\/\b\f\n\r\t"})
+@example({"s": '\x00\x07\x1f\x7f\u2028\u20ac"\\/\b\f\n\r\t'})
 @example(["1.5", "[1.5", ":1e5", ",1234567890123456"])
 @settings(max_examples=400, deadline=None)
 def test_it_equals_the_reference(value: Any) -> None:
@@ -43,10 +46,13 @@ def test_the_vector_of_the_rfc() -> None:
         "string": '\u20ac$\u000f\nA\'B"\\\\"/',
         "literals": [None, True, False],
     }
-    assert canonical(value) == (
-        '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
-        '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
-    ).encode()
+    assert (
+        canonical(value)
+        == (
+            '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+            '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
+        ).encode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_the_vector_of_the_rfc() -> None:
         ({"\ud800": 1, "a": 2}, b'{"a":2,"\\ud800":1}'),
         ({1: "a", None: "b"}, b'{"1":"a","None":"b"}'),
         ((1, [2, (3,)]), b"[1,[2,[3]]]"),
-        ({"x": {1, 1}}, b'{"x":"{1}"}'),
+        ({"x": {1}}, b'{"x":"{1}"}'),
         (b"ab", b"\"b'ab'\""),
     ],
 )

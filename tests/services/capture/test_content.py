@@ -101,7 +101,9 @@ class TestLarge:
         value = {"z": "filler " * 200_000, "a": f"x {SLACK}"}
         content = capture.content(value, direction="output")
         body = orjson.dumps(value)
-        assert content.hash == f"hmac-sha256:t1:raw:{hmac.new(KEY, body, 'sha256').hexdigest()}" == capture.raw_hash(body)
+        assert (
+            content.hash == f"hmac-sha256:t1:raw:{hmac.new(KEY, body, 'sha256').hexdigest()}" == capture.raw_hash(body)
+        )
         assert content.size_bytes == len(body) > MAX_HASHED_BYTES
         assert content.summary is None
         assert content.redactions == {"slack_token": 1}
@@ -195,7 +197,11 @@ def event(**more: Any) -> dict[str, Any]:
             "redaction_applied": True,
             "redactions": {"password": 1, "token": 2},
         },
-        "facts": {"secret_kinds": ["password", "api_key"], "fingerprints": ["0123456789abcdef"], "commands": [{"argv0": "x", "flags": ["--password"]}]},
+        "facts": {
+            "secret_kinds": ["password", "api_key"],
+            "fingerprints": ["0123456789abcdef"],
+            "commands": [{"argv0": "x", "flags": ["--password"]}],
+        },
         "usage": {"input_tokens": 123456, "output_tokens": 4096},
         "native": {"permission_mode": "default"},
     } | more
@@ -226,7 +232,17 @@ class TestScrub:
         for secret in (AWS_ID, BEARER, SLACK, ANTHROPIC):
             assert secret not in out
         untouched = event(**place)
-        for key in ("event_id", "span_id", "trace_id", "timestamp", "input", "facts", "usage", "producer", "session_key"):
+        for key in (
+            "event_id",
+            "span_id",
+            "trace_id",
+            "timestamp",
+            "input",
+            "facts",
+            "usage",
+            "producer",
+            "session_key",
+        ):
             assert done[key] == untouched[key]
         assert capture.scrub(done)[1] == 0
 
@@ -271,7 +287,15 @@ def test_threads_can_share_one_capture(capture: Capture) -> None:
     assert not wrong
 
 
-@given(st.recursive(st.none() | st.integers() | st.floats() | st.text(alphabet=st.characters(), max_size=30), lambda s: st.lists(s, max_size=4) | st.dictionaries(st.text(alphabet=st.characters(), max_size=10), s, max_size=4), max_leaves=15))
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.floats() | st.text(alphabet=st.characters(), max_size=30),
+        lambda s: (
+            st.lists(s, max_size=4) | st.dictionaries(st.text(alphabet=st.characters(), max_size=10), s, max_size=4)
+        ),
+        max_leaves=15,
+    )
+)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_that_json_can_hold_breaks_it(capture: Capture, value: Any) -> None:
     content = capture.content(value, direction="input")
@@ -291,9 +315,11 @@ def seconds(work: Any) -> float:
 
 
 def test_cost_grows_with_size_and_not_faster(capture: Capture) -> None:
-    line = "2026-01-13T10:00:00Z INFO request served in 12 ms path=/api/v1/items/42 \\n user \"x\" %20 id=7\n"
+    line = '2026-01-13T10:00:00Z INFO request served in 12 ms path=/api/v1/items/42 \\n user "x" %20 id=7\n'
     small, large = line * 200, line * 3200
-    assert seconds(lambda: capture.redactor.text(large)) < 16 * 4 * max(seconds(lambda: capture.redactor.text(small)), 0.0005)
+    assert seconds(lambda: capture.redactor.text(large)) < 16 * 4 * max(
+        seconds(lambda: capture.redactor.text(small)), 0.0005
+    )
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ async def test_every_view_is_the_same_after_duplicates_in_any_order_and_batches(
     await write.records(given)
     calm = dump(client)
     assert {view: len(lines) for view, lines in calm.items()} == {
-        "events": 15 + 1,
+        "events": 13 + 1,
         "tool_calls": 3,
         "mcp_rpc_calls": 2,
         "mcp_tool_schemas": 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from services.collector.capturing import from_config as capture_from_config
-from schemas.config import Config
+from services.capture.content import Capture, CaptureSettings
 from services.collector.journal import Journal
 from services.collector.service import Collector, CollectorSettings
 from services.collector.sinks import JsonlSink, Sink
@@ -29,6 +29,12 @@ PRE = {
 POST = {**PRE, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "hello", "stderr": ""}, "duration_ms": 5}
 
 
+@functools.cache
+def capture() -> Capture:
+    """One Capture for all tests: it takes about a second to build."""
+    return Capture(CaptureSettings(hash_key=b"the key of all these tests", key_id="00000001"))
+
+
 def settings(home: Path, sinks: list[Sink] | None = None, **fields: Any) -> CollectorSettings:
     """Settings of a collector below `home`, with a JSON-lines sink unless others are given."""
     home.mkdir(parents=True, exist_ok=True)
@@ -36,7 +42,7 @@ def settings(home: Path, sinks: list[Sink] | None = None, **fields: Any) -> Coll
         folder=home / "collector",
         socket=home / "collector.sock",
         spool=home / "spool",
-        capture=capture_from_config(Config(), home),
+        capture=capture(),
         sinks=[JsonlSink(home / "events.jsonl")] if sinks is None else sinks,
         **fields,
     )

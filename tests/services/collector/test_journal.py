@@ -29,8 +29,7 @@ def filled(folder: Path, lines: int, segment_bytes: int = 1 << 20) -> Journal:
 
 def seqs(journal: Journal, position: Position | None = None) -> list[int | None]:
     return [
-        line.events[0]["producer"]["seq"] if line.events else None
-        for line in journal.recover(position or Position())
+        line.events[0]["producer"]["seq"] if line.events else None for line in journal.recover(position or Position())
     ]
 
 

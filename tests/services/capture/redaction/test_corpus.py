@@ -1,4 +1,5 @@
-"""Recall and precision on realistic tool output that the patterns were not written from, and the shares below which we do not fall."""
+"""Recall and precision on realistic tool output that the patterns were not written from, and the shares below
+which we do not fall."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def make(what: str, size: int, r: random.Random) -> str:
     """One look-alike of a kind, from the random source alone."""
     pick = lambda alphabet, n: "".join(r.choice(alphabet) for _ in range(n))  # noqa: E731
     b64 = lambda n: base64.b64encode(r.randbytes(n)).decode()[:n]  # noqa: E731
-    simple = lambda: r.choice(["Winter", "dragon", "Kaffee", "tr0ub4dor", "blue"]) + str(r.randrange(100, 9999)) + r.choice("!#%_-")  # noqa: E731
+    simple = lambda: (
+        r.choice(["Winter", "dragon", "Kaffee", "tr0ub4dor", "blue"]) + str(r.randrange(100, 9999)) + r.choice("!#%_-")
+    )  # noqa: E731
     match what:
         case "hex":
             return pick("0123456789abcdef", size)
@@ -164,7 +167,9 @@ def measure(redactor: Redactor, seed: int) -> tuple[int, int, int, int, list[str
     return secrets, hidden, findings, right, wrong
 
 
-def test_recall_and_precision_on_text_the_patterns_were_not_written_from(redactor: Redactor, record_property: object) -> None:
+def test_recall_and_precision_on_text_the_patterns_were_not_written_from(
+    redactor: Redactor, record_property: object
+) -> None:
     totals = [0, 0, 0, 0]
     wrong: list[str] = []
     for seed in range(5):

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.capture.redaction import Redactor
-from services.capture.redaction import views
+from services.capture.redaction import Redactor, views
 from tests.services.capture.samples import ANTHROPIC, AWS_ID, GITHUB, PEM
 
 pytestmark = pytest.mark.unit
@@ -52,7 +51,9 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("secret", [AWS_ID, GITHUB, ANTHROPIC], ids=["aws", "github", "anthropic"])
-def test_an_encoded_secret_is_replaced_under_its_own_fingerprint(encoding: str, secret: str, redactor: Redactor) -> None:
+def test_an_encoded_secret_is_replaced_under_its_own_fingerprint(
+    encoding: str, secret: str, redactor: Redactor
+) -> None:
     plain = redactor.text(f"key {secret} end").findings[0]
     encoded = ENCODINGS[encoding](secret)
     done = redactor.text(f"value={encoded} end")
@@ -91,7 +92,11 @@ def test_what_is_around_an_encoded_secret_stays(redactor: Redactor) -> None:
 
 def test_random_bytes_in_base64_or_hex_are_left_alone(redactor: Redactor) -> None:
     noise = bytes((i * 167 + 13) % 256 for i in range(3000))
-    for text in (base64.b64encode(noise).decode(), noise.hex(), "data:image/png;base64," + base64.b64encode(noise).decode()):
+    for text in (
+        base64.b64encode(noise).decode(),
+        noise.hex(),
+        "data:image/png;base64," + base64.b64encode(noise).decode(),
+    ):
         assert redactor.text(text).text == text
 
 
@@ -133,7 +138,11 @@ def test_only_lines_with_escapes_are_unescaped_and_they_map_back() -> None:
         assert text[start:end] == word
 
 
-@given(st.lists(st.sampled_from([b"\\", b"\\", b"n", b"u0041", b"x41", b'"', b"/", b"t", b"a", b"\n", b"'", b"`"]), max_size=24).map(b"".join))
+@given(
+    st.lists(
+        st.sampled_from([b"\\", b"\\", b"n", b"u0041", b"x41", b'"', b"/", b"t", b"a", b"\n", b"'", b"`"]), max_size=24
+    ).map(b"".join)
+)
 @settings(max_examples=500, deadline=None)
 def test_the_short_way_of_unescaping_gives_what_the_long_way_does(text: bytes) -> None:
     assert views.unescaped(text) == views.unescaped(text, views.View(len(text)))

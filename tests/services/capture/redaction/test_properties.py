@@ -1,4 +1,5 @@
-"""Promises that hold for any input: nothing planted comes through, twice is once, and what held no secret is untouched."""
+"""Promises that hold for any input: nothing planted comes through, twice is once, and what held no secret is
+untouched."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from services.capture.redaction import Redactor
 from tests.services.capture.samples import ANTHROPIC, AWS_ID, GITHUB, JWT, PEM, SLACK
 
 pytestmark = pytest.mark.unit
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+RELAXED = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 
 SECRETS = [AWS_ID, SLACK, GITHUB, ANTHROPIC, JWT, PEM]
 ENCODERS = [
@@ -43,7 +46,9 @@ def planted(draw: st.DrawFn) -> tuple[Any, str, str]:
     before = draw(st.sampled_from(["", " ", "\n", "x = ", "(", "key: ", "https://h.example/?a=1&k=", '"', "漢字 "]))
     after = draw(st.sampled_from(["", " ", "\n", ")", " trailing words", '"', "，"]))
     text = before + encoded + after
-    node: Any = draw(st.sampled_from([text, {text: 1}, {"k": text}, [text], {"a": [{"b": text}]}, {"name": "x", "value": text}]))
+    node: Any = draw(
+        st.sampled_from([text, {text: 1}, {"k": text}, [text], {"a": [{"b": text}]}, {"name": "x", "value": text}])
+    )
     for _ in range(draw(st.integers(0, 3))):
         node = draw(st.sampled_from([[1, node], {"x": node, "y": 2}, [[node]], {"deep": {"er": node}}]))
     other = draw(json_values)
@@ -58,7 +63,12 @@ def test_a_planted_secret_never_comes_through(redactor: Redactor, case: tuple[An
     assert findings
     out = orjson.dumps(done, option=orjson.OPT_NON_STR_KEYS).decode()
     core = secret.splitlines()[2] if "\n" in secret else secret
-    for form in (core, base64.b64encode(core.encode()).decode().rstrip("=")[4:-4], core.encode().hex(), quote(core, safe="")):
+    for form in (
+        core,
+        base64.b64encode(core.encode()).decode().rstrip("=")[4:-4],
+        core.encode().hex(),
+        quote(core, safe=""),
+    ):
         assert form not in out
     assert encoded not in out
     text = redactor.text(orjson.dumps(value).decode()).text
@@ -105,7 +115,13 @@ def test_the_shape_of_a_value_is_kept(redactor: Redactor, value: Any) -> None:
     done, findings = redactor.value(value)
     if not findings:
         assert done == value
-    shape = lambda v: {"d": [shape(x) for x in v.values()]} if isinstance(v, dict) else {"l": [shape(x) for x in v]} if isinstance(v, list) else 0  # noqa: E731
+    shape = lambda v: (
+        {"d": [shape(x) for x in v.values()]}
+        if isinstance(v, dict)
+        else {"l": [shape(x) for x in v]}
+        if isinstance(v, list)
+        else 0
+    )  # noqa: E731
     assert shape(done) == shape(value)
 
 

@@ -36,7 +36,12 @@ def test_a_short_key_is_refused(pack: RulePack) -> None:
 @pytest.mark.parametrize(
     ("text", "kept", "gone", "kind"),
     [
-        (f'curl -H "Authorization: Bearer {BEARER}" https://x', 'curl -H "Authorization: Bearer ‹', BEARER, "authorization"),
+        (
+            f'curl -H "Authorization: Bearer {BEARER}" https://x',
+            'curl -H "Authorization: Bearer ‹',
+            BEARER,
+            "authorization",
+        ),
         ("postgres://app:pw/with#odd@db:5432/x", "postgres://app:‹", "pw/with#odd", "database_password"),
         ("mongodb+srv://u:p%40ss@c.example.net/?w=1", "@c.example.net/?w=1", "p%40ss", "database_password"),
         ("https://me:hunter2@git.example.net/a.git", "@git.example.net/a.git", "hunter2", "url_password"),
@@ -56,7 +61,12 @@ def test_a_short_key_is_refused(pack: RulePack) -> None:
         ("machine h login me password hunter2\n", "machine h login me", "hunter2", "password"),
         ("mysql -u root -phunter2 app", "mysql -u root -p‹", "hunter2", "password"),
         ("curl -u admin:hunter2 https://h", "https://h", "hunter2", "password"),
-        ("root:$6$saltsalt$abcdefghijklmnopqrstuvwxyz0123456789:19000:0", ":19000:0", "abcdefghijklmnopqrstuvwxyz", "password_hash"),
+        (
+            "root:$6$saltsalt$abcdefghijklmnopqrstuvwxyz0123456789:19000:0",
+            ":19000:0",
+            "abcdefghijklmnopqrstuvwxyz",
+            "password_hash",
+        ),
         ("the password is Hunter2!x and", " and", "Hunter2!x", "password"),
         ("密码：Hunter2024", "密码：", "Hunter2024", "password"),
         ("Server=db;User Id=sa;Password=Hunter2!;Encrypt=yes", "Encrypt=yes", "Hunter2!", "password"),
@@ -210,7 +220,9 @@ def test_nesting_of_ten_thousand_does_not_recurse(redactor: Redactor) -> None:
     assert PLACEHOLDER.fullmatch(done["password"])
 
 
-@pytest.mark.parametrize("text", ["\ud800 password=hunter2", "a\x00b\x00c", "\x00\x01\x02" * 50, "é" * 1000, "\udfff", ""])
+@pytest.mark.parametrize(
+    "text", ["\ud800 password=hunter2", "a\x00b\x00c", "\x00\x01\x02" * 50, "é" * 1000, "\udfff", ""]
+)
 def test_odd_text_is_normal_input(redactor: Redactor, text: str) -> None:
     done = redactor.text(text)
     done.text.encode()

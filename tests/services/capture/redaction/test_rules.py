@@ -1,4 +1,5 @@
-"""The shipped rule pack and the loader: every rule proves itself by its samples, and a broken rule says where it is broken."""
+"""The shipped rule pack and the loader: every rule proves itself by its samples, and a broken rule says where it
+is broken."""
 
 from __future__ import annotations
 
