@@ -19,7 +19,11 @@ class _Frozen(BaseModel):
 
 
 class Command(_Frozen):
-    """One simple command of a shell line: `git push --force` is argv0 `git`, sub `push`, flags [`--force`]."""
+    """One simple command of a shell line: `git push --force` is argv0 `git`, sub `push`, flags [`--force`].
+
+    argv0 is a base name; flags come without values (`--token=x` is `--token`, `-pSECRET` is `-p`). A wrapper (sudo,
+    env, xargs, `bash -c`, `find -exec`) is a command, and so is what it runs.
+    """
 
     argv0: str
     sub: str | None = None
@@ -27,7 +31,9 @@ class Command(_Frozen):
 
 
 class PathFact(_Frozen):
-    """A path the call touches, normalised (`~` and `.` resolved where the text allows, never by looking at a disk)."""
+    """A path the call touches, normalised (`.` and `..` resolved, absolute where the working folder is known,
+    `$HOME` as `~`), never by looking at a disk. A path longer than 512 characters begins with `…`.
+    """
 
     path: str
     kind: PathKind
@@ -43,10 +49,14 @@ class Host(_Frozen):
 
 
 class Facts(_Frozen):
-    """All facts of one tool call or result. Lists hold at most MAX_ITEMS entries; `truncated` says when one overflowed.
+    """All facts of one tool call or result. Lists hold at most MAX_ITEMS entries; `truncated` says when one
+    overflowed or not all of the input was looked at.
 
-    `secret_kinds` names kinds (`aws_access_key`, …), `fingerprints` holds keyed HMACs of secret-like values
-    (16 hex characters), also of values found behind base64, hex, URL or JSON escaping.
+    `secret_kinds` names kinds (`aws_access_key`, …), `fingerprints` holds keyed HMACs (16 hex characters) of the
+    secrets found, also behind base64, hex, URL or JSON escaping. Those of an input are followed by HMACs of its words
+    that could be a secret, so that a value which an earlier output held under a telling name is known again without
+    that name. `pipe_to_shell`: a shell or interpreter runs what a network command or decoder brings.
+    `recursive_force`: rm -rf in any spelling, find -delete, git clean -f, a forced push.
     """
 
     commands: tuple[Command, ...] = ()

@@ -58,7 +58,8 @@ class Support(NamedTuple):
     """What supports a finding: the events by step, and how many there are in `total`.
 
     `least`: it is as little as makes a finding. `cut`: some events were not kept. `moved`: fingerprints that went from
-    an earlier step to the last. `notes`: sentences for the finding's description.
+    an earlier step to the last. `notes`: sentences for the finding's description. Not `holds`: there is no finding, but
+    a worker before, which had seen less, may have said one.
     """
 
     steps: list[list[Kept]]
@@ -67,6 +68,7 @@ class Support(NamedTuple):
     cut: bool
     moved: list[str]
     notes: list[str]
+    holds: bool = True
 
 
 def kept(record: Record, pack_hash: str) -> Kept:

@@ -99,13 +99,14 @@ class SequenceRules:
                 event = kept(record, pack.hash)
             patterns = self._patterns[rule.identity]
             if record.event.get("retracted"):
-                touched = patterns.remove(key, selection.step, ms, event.event_id)
-            elif patterns.full:
+                gone = Support([[event]], 1, True, False, [], [], holds=False)
+                for bucket in patterns.remove(key, selection.step, event):
+                    self._say((rule.identity, key, bucket), patterns.support(key, bucket) or gone, out)
+                continue
+            if patterns.full:
                 self._counts["over_memory"] += 1
                 continue
-            else:
-                touched = patterns.add(key, selection.step, event)
-            for bucket in touched:
+            for bucket in patterns.add(key, selection.step, event):
                 place = (rule.identity, key, bucket)
                 if self._said.get(place, _NOTHING)["evidence_count"] > MAX_EVIDENCE:
                     self._deferred[place] = record.log_time_ms
@@ -122,16 +123,15 @@ class SequenceRules:
     def _say(self, place: Place, support: Support | None, out: Out, *, anew: bool = False, later: bool = False) -> None:
         """Say or take back a finding; unless `anew`, only if something changed. `later`: it is said again anyway."""
         said = self._said.get(place)
-        if support is None:
-            if said is not None:
-                out.retract(RISK_FINDING, said["finding_id"], said)
-                if not later:
-                    del self._said[place]
-            return
         name, key, bucket = place
         rule = self._rules[name]
-        made = body(rule, identity(rule, *key, bucket, self._partition), key[1], support)
-        if anew or made != said:
+        made = body(rule, identity(rule, *key, bucket, self._partition), key[1], support) if support else None
+        if support is None or not support.holds:
+            if gone := said or made:
+                out.retract(RISK_FINDING, gone["finding_id"], gone)
+            if not later:
+                self._said.pop(place, None)
+        elif made is not None and (anew or made != said):
             self._said[place] = made
             # The host stamps what it is given, and what was said is compared with later.
             out.put(RISK_FINDING, made["finding_id"], dict(made))

@@ -43,13 +43,14 @@ class Patterns:
             self._expire(key, slot)
         return self._touched(steps, step, slot) if changed else set()
 
-    def remove(self, key: GroupKey, step: int, ms: int, event_id: str) -> set[int]:
-        """Forget an event that was taken back; the cooldown buckets to judge anew."""
-        steps, slot = self._groups.get(key), self.rule.slot(ms)
-        if steps is None or not steps[step].remove(slot, event_id):
-            return set()
-        self._kept -= 1
-        return self._touched(steps, step, slot)
+    def remove(self, key: GroupKey, step: int, event: Kept) -> set[int]:
+        """Forget an event that was taken back; the cooldown buckets to judge anew, even if it was not known."""
+        steps, slot = self._groups.get(key), self.rule.slot(event.ms)
+        own = {self.rule.bucket(event.ms)} if step == len(self.rule.selections) - 1 else set()
+        if steps is None:
+            return own
+        self._kept -= steps[step].remove(slot, event.event_id)
+        return own | self._touched(steps, step, slot)
 
     def _touched(self, steps: list[Slots], step: int, slot: int) -> set[int]:
         """Buckets with last events whose match can have an event of this slot."""

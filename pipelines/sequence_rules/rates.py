@@ -68,8 +68,8 @@ class Rates:
         self._name = metric.name
         self._is_rate = metric.name == "agent_tool_call_error_rate"
         self._min_count = metric.min_count or (DEFAULT_MIN_COUNT if self._is_rate else 1)
-        compare, self._threshold = metric.threshold()
-        self._holds = _COMPARE[compare]
+        self._compare, self._threshold = metric.threshold()
+        self._holds = _COMPARE[self._compare]
         self._subs = metric.window // SUB_WINDOW_MS
         self._counted = _COUNTED[metric.name]
         self._calls: dict[str, list[End]] = {}
@@ -145,21 +145,27 @@ class Rates:
             if count[_TOTAL] and first <= sub * SUB_WINDOW_MS < first + self.rule.cooldown_ms
         ]
         covered: set[int] = set()
+        near: set[int] = set()
         fired: list[tuple[float, int, int]] = []
         for point in points:
             if (point + 1) * SUB_WINDOW_MS > t_ms:
                 break
-            subs = [sub for sub in range(point - self._subs + 1, point + 1) if sub in counts]
-            value, base = self._value([counts[sub] for sub in subs])
+            subs = range(point - self._subs + 1, point + 1)
+            value, base = self._value([counts[sub] for sub in subs if sub in counts])
             if base >= self._min_count and self._holds(value, self._threshold):
                 covered.update(subs)
                 fired.append((value, -point, base))
-        events = [event for sub in sorted(covered) for event in group.events.by_slot.get(sub * SUB_WINDOW_MS, ())]
+            elif self._may_have_held(value * base):
+                near.update(subs)
+        places = [sub * SUB_WINDOW_MS for sub in sorted(covered or near)]
+        events = [event for place in places for event in group.events.by_slot.get(place, ())]
         if not events:
             return None
+        if not fired:
+            return Support([events], len(events), False, False, [], [], holds=False)
         value, _, base = max(fired)
         cut = any(sub * SUB_WINDOW_MS in group.events.cut for sub in covered)
-        count = sum(counts[sub][self._counted] for sub in covered)
+        count = sum(counts[sub][self._counted] for sub in covered if sub in counts)
         shown = f"{value:.3f} of {base} calls" if self._is_rate else f"{value:.0f}"
         note = f"{self._name} up to {shown}."
         return Support([events], max(count, len(events)), len(fired) == 1, cut, [], [note])
@@ -170,6 +176,12 @@ class Rates:
             known = sum(count[_KNOWN] for count in counts)
             return (sum(count[_FAILED] for count in counts) / known if known else 0.0), known
         return float(sum(count[self._counted] for count in counts)), sum(count[_TOTAL] for count in counts)
+
+    def _may_have_held(self, counted: float) -> bool:
+        """Whether the condition may have held over some of the calls of a window, so many of them counted."""
+        if self._compare in {"<", "<="}:
+            return True
+        return self._is_rate and self._holds(counted / max(self._min_count, counted), self._threshold)
 
     def forget(self, t_ms: int) -> None:
         """Drop what no record within the lateness bound can change."""

@@ -122,13 +122,8 @@ class Capture:
             return Content(size_bytes=size, hash=shown, redaction_applied=bool(found), redactions=_counts(found))
         done = self._examined(value)
         found = done.findings
-        limit = (
-            MAX_FULL_BYTES
-            if level is CaptureLevel.FULL_REDACTED
-            else s.max_bytes_input
-            if given
-            else s.max_bytes_output
-        )
+        bound = s.max_bytes_input if given else s.max_bytes_output
+        limit = MAX_FULL_BYTES if level is CaptureLevel.FULL_REDACTED else bound
         return Content(
             size_bytes=size,
             hash=shown,

@@ -59,6 +59,8 @@ def connect(dsn: str, **options: Any) -> Client:
         return clickhouse_connect.get_client(dsn=dsn, **_options(dsn), **options)
     except (ClickHouseError, OSError) as error:
         raise explain(error, dsn) from None
+    except (TypeError, ValueError) as error:
+        raise _unreadable(error) from None
 
 
 async def connect_async(dsn: str) -> AsyncClient:
@@ -70,6 +72,8 @@ async def connect_async(dsn: str) -> AsyncClient:
         if told.exit_code == os.EX_UNAVAILABLE:
             raise Away(str(told)) from None
         raise told from None
+    except (TypeError, ValueError) as error:
+        raise _unreadable(error) from None
 
 
 def explain(error: Exception, dsn: str) -> UserError:
@@ -89,6 +93,13 @@ def explain(error: Exception, dsn: str) -> UserError:
             exit_code=os.EX_UNAVAILABLE,
         )
     return UserError(f"ClickHouse at {at}: {_first_line(error)}", exit_code=os.EX_SOFTWARE)
+
+
+def _unreadable(error: Exception) -> UserError:
+    # The client's own words may quote the whole address, password included.
+    found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    what = f"unknown option '{found.group(1)}'" if found else "not a DSN"
+    return UserError(f"clickhouse.dsn: {what}; it looks like http://USER:PASSWORD@HOST:8123/DATABASE")
 
 
 def of_insert(error: Exception) -> Exception:

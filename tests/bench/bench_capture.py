@@ -43,7 +43,8 @@ LINES = [
 def _log(r: random.Random) -> str:
     return (
         f"2026-01-{r.randint(1, 28):02}T{r.randint(0, 23):02}:{r.randint(0, 59):02}:07.{r.randint(0, 999):03}Z"
-        f" {r.choice(['INFO', 'DEBUG', 'WARN'])} [worker-{r.randint(1, 9)}] com.shop.Handler request_id={r.getrandbits(128):032x}"
+        f" {r.choice(['INFO', 'DEBUG', 'WARN'])} [worker-{r.randint(1, 9)}] com.shop.Handler"
+        f" request_id={r.getrandbits(128):032x}"
         f" path=/api/v1/items/{r.randint(1, 99999)} status=200 dur={r.random() * 100:.2f}ms bytes={r.randint(1, 10**7)}"
         f" client=10.0.{r.randint(0, 255)}.{r.randint(0, 255)}:{r.randint(1024, 65535)}\n"
     )
@@ -52,9 +53,11 @@ def _log(r: random.Random) -> str:
 def _code(r: random.Random) -> str:
     name = r.choice(["load", "parse", "render", "check_token", "connect", "resolve"])
     return (
-        f"    def {name}_{r.randint(0, 99)}(self, value: str, *, limit: int = {r.randint(1, 4096)}) -> dict[str, Any]:\n"
+        f"    def {name}_{r.randint(0, 99)}(self, value: str, *, limit: int = {r.randint(1, 4096)})"
+        " -> dict[str, Any]:\n"
         f'        """Reads `{name}` and returns what it holds."""\n'
-        f'        if value is None or self.options.password is None:\n            raise ValueError(f"{{value!r}} is no {name}\\n")\n'
+        "        if value is None or self.options.password is None:\n"
+        f'            raise ValueError(f"{{value!r}} is no {name}\\n")\n'
         f"        return {{key: item.strip() for key, item in self.items[:{r.randint(1, 99)}]}}\n\n"
     )
 
@@ -71,7 +74,8 @@ def _json(r: random.Random) -> str:
 
 
 def _listing(r: random.Random) -> str:
-    return f"-rw-r--r--  1 dev dev {r.randint(1, 10**7):>9} Jan 13 10:{r.randint(0, 59):02} node_modules/pkg-{r.randint(1, 999)}/lib/index.js\n"
+    size, minute, package = r.randint(1, 10**7), r.randint(0, 59), r.randint(1, 999)
+    return f"-rw-r--r--  1 dev dev {size:>9} Jan 13 10:{minute:02} node_modules/pkg-{package}/lib/index.js\n"
 
 
 def _diff(r: random.Random) -> str:

@@ -12,6 +12,7 @@ from services.capture.facts import hosts
 from services.capture.facts.collect import Collector
 from services.capture.facts.commands import Interpreter
 from services.capture.facts.patches import is_patch, read_patch
+from services.capture.words import words
 
 MAX_NODES = 5000
 # Texts longer than this are searched for URLs at both ends only.
@@ -27,10 +28,7 @@ _PATH_NAMES = frozenset(
 )
 # Of these the name alone does not make a path: the value must look like one.
 _LOOSE_NAMES = frozenset(
-    words(
-        "source src destination dest dst root from to target location output attachments attachment "
-        "uri uris files"
-    )
+    words("source src destination dest dst root from to target location output attachments attachment uri uris files")
 )
 _COMMAND_NAMES = frozenset(
     ["command", "commands", "cmd", "cmds", "script", "shellcommand", "shell", "bash", "commandline", "line"]
@@ -94,7 +92,7 @@ def extract(to: Collector, tool_source: str, tool_name: str, value: Any) -> None
             to.truncated = True
             return
         if isinstance(node, dict):
-            _mapping(to, reader, node, kind, words, stack)
+            _mapping(to, reader, node, stack, kind=kind, words=words)
         elif isinstance(node, (list, tuple)):
             for item in reversed(node[:MAX_NODES]):
                 if isinstance(item, str):
@@ -107,9 +105,10 @@ def _mapping(
     to: Collector,
     reader: Interpreter,
     node: dict[Any, Any],
+    stack: list[tuple[Any, str]],
+    *,
     kind: PathKind,
     words: frozenset[str],
-    stack: list[tuple[Any, str]],
 ) -> None:
     names = {key: _plain(key) for key in node if isinstance(key, str)}
     operation = node.get("command")

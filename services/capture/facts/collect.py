@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from schemas.facts import MAX_ITEMS, Command, Facts, Host, PathFact, PathKind
+from services.capture.words import words
 
 _T = TypeVar("_T")
 MAX_PATH = 512

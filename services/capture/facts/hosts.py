@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from schemas.facts import Host
 from services.capture.redaction.checks import suffixes
+from services.capture.words import words
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{1,20})://([^\s\"'<>`\\^{}|]{1,2048})")
 _DEV_NET = re.compile(r"/dev/(?:tcp|udp)/([^/\s]{1,253})/(\d{1,5})")
@@ -28,11 +29,7 @@ _PORTS = {
 }
 _BUCKETS = {"s3": "s3.amazonaws.com", "s3a": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
 # Schemes whose authority is no network name.
-_LOCAL = frozenset(
-    words(
-        "file data demo about jdbc vscode memory ui arn urn chrome resource docker-daemon"
-    )
-)
+_LOCAL = frozenset(words("file data demo about jdbc vscode memory ui arn urn chrome resource docker-daemon"))
 
 
 @lru_cache(maxsize=4096)

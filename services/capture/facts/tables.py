@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemas.facts import PathKind
+from services.capture.words import words
 
 
 class Spec(NamedTuple):
@@ -208,10 +209,7 @@ INTERPRETERS: dict[str, frozenset[str]] = {
     )
 }
 FETCHERS = frozenset(
-    words(
-        "curl wget fetch http https xh aria2c lynx w3m nc ncat netcat socat ftp lftp scp sftp axel "
-        "httpie"
-    )
+    words("curl wget fetch http https xh aria2c lynx w3m nc ncat netcat socat ftp lftp scp sftp axel httpie")
 )
 DECODERS = frozenset(("base64", "base32", "xxd", "openssl", "gunzip", "zcat", "uudecode", "rev", "tr"))
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from services.capture.redaction.checks import entropy
+from services.capture.words import words
 
 Judge = Literal["whole", "flag", "lenient", "strict"]
 
@@ -33,7 +34,8 @@ _ENDS: dict[tuple[str, ...], Name] = {
             "api_key",
             True,
             "apikey|api key|access key|secret key|auth key|account key|shared key|encryption key|signing key"
-            "|master key|service key|service role key|deploy key|hmac key|subscription key|function key|admin key|client key"
+            "|master key|service key|service role key|deploy key|hmac key|subscription key|function key|admin key"
+            "|client key"
             "|license key|app key|write key|secretkey|accesskey|accountkey",
         ),
         ("private_key", True, "private key|privatekey|ssh key|client key data"),
@@ -41,12 +43,13 @@ _ENDS: dict[tuple[str, ...], Name] = {
             "token",
             True,
             "access token|auth token|refresh token|session token|id token|api token|bot token|bearer token|bearer"
-            "|personal access token|security token|csrf token|xsrf token|deploy token|authtoken|accesstoken|oauth token",
+            "|personal access token|security token|csrf token|xsrf token|deploy token|authtoken|accesstoken"
+            "|oauth token",
         ),
         ("token", False, "token|jwt|auth|pass"),
         ("authorization", True, "authorization"),
         ("cookie", True, "cookie|cookies"),
-        ("password", True, "密码|口令"),
+        ("password", True, "密码|口令|pw"),
         ("api_key", True, "密钥"),
         ("token", True, "令牌"),
     )
@@ -59,7 +62,7 @@ _TAILS = frozenset(
     words(
         "value val base64 b64 raw text plain plaintext string str prod production staging stage dev "
         "development test live old new prev previous current backup primary secondary default main "
-        "override env hash encoded"
+        "override env hash encoded base"
     )
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
@@ -96,18 +99,20 @@ def name_of(key: str) -> Name | None:
 
 # A value that is no secret whatever its name: empty words, references, templates, masks, types, calls.
 _NOTHING = re.compile(
-    r"""(?ix) (?: true|false|yes|no|on|off|null|nil|none|undefined|void|empty|unset|required|optional|default|hidden|masked|redacted
-    | removed|n/a|tbd|todo|secret|password|passwd|token|api[_-]?key|key|value|string|str|bytes|int|integer|number|bool(?:ean)?|any
-    | object|array|text|char|varchar|bearer|basic|digest|negotiate|change[_-]?(?:me|it)|prompt|stdin|env|file|plain|wrong|invalid
-    | incorrect|missing|expired|denied|failed|ok|error|valid|mismatch|not_set|self|this|cls|me
+    r"""(?ix) (?: true|false|yes|no|on|off|null|nil|none|undefined|void|empty|unset|required|optional|default|hidden
+    | masked|redacted|removed|n/a|tbd|todo|secret|password|passwd|token|api[_-]?key|key|value|string|str|bytes|int
+    | integer|number|bool(?:ean)?|any|object|array|text|char|varchar|bearer|basic|digest|negotiate|change[_-]?(?:me|it)|prompt
+    | stdin|env|file|plain|wrong|invalid|incorrect|missing|expired|denied|failed|ok|error|valid|mismatch|not_set|self
+    | this|cls|me
     | \[?redacted\]? | (.)\1* | [x*.•_\-]+ | \#.*
-    | (?:basic|bearer|token)\s+[$<{%"'].* | (?:none|null|true|false|undefined)\W.* | <.*> | \$.* | %[a-z_]+%? | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)
+    | (?:basic|bearer|token)\s+[$<{%"'].* | (?:none|null|true|false|undefined)\W.* | <.*> | \$.* | %[a-z_]+%?
+    | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)
     | your[\-_ .].* | my[\-_](?:secret|password|token|key)
-    | (?:process\.env|os\.environ|os\.getenv|env|self|this|cls|config|cfg|settings|args|opts|options|secrets|vars?|params?|request|req|data
-      |ctx|process|local|module|each)\.[a-z_.$\[\]"']*
+    | (?:process\.env|os\.environ|os\.getenv|env|self|this|cls|config|cfg|settings|args|opts|options|secrets|vars?
+      |params?|request|req|data|ctx|process|local|module|each)\.[a-z_.$\[\]"']*
     | (?:str|int|bytes|Optional|Union|list|dict|Callable|Secret|SecretStr|String|Option|Vec)\b[\[<(|].*
     | !(?:ref|sub|getatt|vault|secret|env_var)\b.* | (?:enc|vault|ref|op|ssm|arn|file|env|secretref|keyvault)(?::|\().*
-    ) \Z""".replace("\n    ", "\n    "),
+    ) \Z""",
     re.DOTALL,
 )
 _STOP = frozenset(

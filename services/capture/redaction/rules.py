@@ -39,9 +39,9 @@ class Samples(BaseModel):
 class RuleSpec(BaseModel):
     """One rule as written. Patterns are RE2 over UTF-8 bytes; group 1, where there is one, is the secret.
 
-    With `judge`, group 1 is a key name and the last group that took part is the value. `gate` is a cheaper pattern
-    that matches wherever `pattern` does, ending at most WINDOW_BEFORE bytes after the match begins; `window`: how
-    many bytes behind that a match can need before it is complete (0: begins or ends anywhere, the whole text is
+    With `judge`, of the groups that took part the first is a key name and the last its value. `gate` is a cheaper
+    pattern that matches wherever `pattern` does, ending at most WINDOW_BEFORE bytes after the match begins; `window`:
+    how many bytes behind that a match can need before it is complete (0: begins or ends anywhere, the whole text is
     searched); `database` says which gate database holds it (rules without a literal slow the others down). `allow`: a
     secret it matches whole is none. `normalise: block` fingerprints key material without its line layout.
     """
@@ -133,9 +133,8 @@ class RulePack:
         for name, text in files:
             for rule in _file(name, text):
                 if rule.spec.id in seen:
-                    raise RuleError(
-                        f"{_at(name, text, rule.spec.id)}: rule id {rule.spec.id} is already used in {seen[rule.spec.id]}"
-                    )
+                    at = _at(name, text, rule.spec.id)
+                    raise RuleError(f"{at}: rule id {rule.spec.id} is already used in {seen[rule.spec.id]}")
                 seen[rule.spec.id] = name
                 rules.append(rule)
         return cls(tuple(rules))

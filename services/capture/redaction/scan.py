@@ -133,7 +133,8 @@ class Scanner:
                 if following is not None:
                     end = start + following.start()
                     secret = text[start:end]
-                named = judged(m.group(1).decode("utf-8", "replace"), secret.decode("utf-8", "replace"), spec.judge)
+                key = next(group for g in range(1, groups) if (group := m.group(g)) is not None)
+                named = judged(key.decode("utf-8", "replace"), secret.decode("utf-8", "replace"), spec.judge)
                 if named is None:
                     continue
                 kind = named.kind

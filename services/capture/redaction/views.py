@@ -17,7 +17,8 @@ _CHARS = {ord("n"): b"\n", ord("r"): b"\r", ord("t"): b"\t", **{c: bytes((c,)) f
 _ESCAPES = tuple((b"\\" + bytes((c,)), made) for c, made in _CHARS.items() if c != ord("\\"))
 _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
 _BASE64_RUN = re.compile(
-    rb"(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)*+[A-Za-z0-9+/_\-]{20,}+={0,2}|(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)++[A-Za-z0-9+/]*+={0,2}"
+    rb"(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)*+[A-Za-z0-9+/_\-]{20,}+={0,2}"
+    rb"|(?:[A-Za-z0-9+/]{60,}+\r?\n[ \t]*+)++[A-Za-z0-9+/]*+={0,2}"
 )
 _BASE64_PRINTABLE = re.compile(BASE64_SHAPE)
 _HEX_RUN = re.compile(rb"[0-9A-Fa-f]{2}(?:[ :]?[0-9A-Fa-f]{2}){11,}+")

@@ -345,6 +345,25 @@ def test_a_retracted_derived_event_takes_its_finding_back() -> None:
     assert said.findings() == []
 
 
+def test_what_a_worker_before_may_have_said_is_taken_back() -> None:
+    """It had seen less: the event that is taken back now, or only the failures of a window."""
+    rule = {"id": "t", "when": {"sequence": [{"event": "tool.call.timed_out"}]}}
+    timeout = record("tool.call.timed_out", 0)
+    before, _ = run(pack(rule), [timeout], until_ms=())
+    gone = Record(timeout.topic, PARTITION, -1, timeout.log_time_ms, {**timeout.event, "retracted": True})
+    after, _ = run(pack(rule), [gone], until_ms=())
+    (said,), (back,) = before.canonical._last.values(), after.canonical._last.values()
+    assert back["retracted"] and back["finding_id"] == said["finding_id"]
+    EVENT.validate_json(orjson.dumps(back))
+
+    failed, fine = [ended(n, n, "error") for n in range(4)], [ended(n, n, "ok", delay_ms=30_000) for n in range(4, 9)]
+    before, _ = run(pack(SPIKE), failed)
+    after, _ = run(pack(SPIKE), failed + fine)
+    (said,), (back,) = before.canonical._last.values(), after.canonical._last.values()
+    assert back["retracted"] and back["finding_id"] == said["finding_id"]
+    assert run(pack(SPIKE), failed[:2] + fine)[0].puts == 0
+
+
 def test_state_is_forgotten() -> None:
     records = [a(0), b(10), *[ended(n, n, "error") for n in range(9)]]
     said, operator = run(pack(A_THEN_B, LOOP, SPIKE), records)
@@ -499,18 +518,19 @@ def evidence_of(rule: CompiledRule, steps: list[list[Record]]) -> dict[int, list
 
 
 def rates_of(rule: CompiledRule, members: list[Record]) -> dict[int, list[list[Record]]]:
-    """Windows that end with each 10 s that had a call; every call counts at its first end."""
+    """Windows that end with each 10 s that had a call. A call counts at its first end, its failures are evidence."""
     calls: dict[str, Record] = {}
     for one in sorted(members, key=order):
-        calls.setdefault(one.event["call_id"], one)
-    subs = {one.event_ms // 10_000 for one in calls.values()}
+        first = calls.setdefault(one.event["call_id"], one)
+        if one.event_ms - first.event_ms > 300_000:
+            calls[f"{one.event['call_id']} again"] = one
     found: dict[int, set[Record]] = {}
-    for sub in subs:
+    for sub in {one.event_ms // 10_000 for one in calls.values()}:
         window = [one for one in calls.values() if sub - 6 < one.event_ms // 10_000 <= sub]
-        known = [one for one in window if one.event["outcome"] in ("ok", "error", "timeout")]
-        failed = [one for one in known if one.event["outcome"] != "ok"]
-        if len(known) >= 4 and len(failed) / len(known) > 0.5:
-            found.setdefault(rule.bucket(sub * 10_000), set()).update(failed)
+        failed = [one for one in window if one.event["outcome"] != "ok"]
+        if len(window) >= 4 and len(failed) / len(window) > 0.5:
+            seen = {one for one in members if sub - 6 < one.event_ms // 10_000 <= sub and one.event["outcome"] != "ok"}
+            found.setdefault(rule.bucket(sub * 10_000), set()).update(seen)
     return {bucket: [list(events)] for bucket, events in found.items()}
 
 
@@ -528,6 +548,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
         fields["root_session_id"] = draw(st.sampled_from(["s1", "s1", "s2"]))
         if name != "tool.call.started":
             fields |= {"outcome": "ok" if name.endswith("completed") else "error", "mcp": {"server_name": "github"}}
+            fields["call_id"] = derived_id("call", draw(st.integers(0, 20)))
         records.append(record(name, draw(at), number, delay_ms=draw(delays), offset=number, **fields))
     return records
 

@@ -68,6 +68,20 @@ async def running(given: CollectorSettings) -> AsyncIterator[Collector]:
         await asyncio.wait_for(task, timeout=20)
 
 
+@contextlib.asynccontextmanager
+async def client(collector: Collector, *, socket: bool = False) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of the loopback door, or of the socket."""
+    connector = aiohttp.UnixConnector(str(collector.settings.socket)) if socket else None
+    base = "http://agenttrace" if socket else f"http://127.0.0.1:{collector.port}"
+    async with aiohttp.ClientSession(base, connector=connector) as session:
+        yield session
+
+
+def named(home: Path, event_name: str) -> list[dict[str, Any]]:
+    """The journalled events of one name."""
+    return [event for event in all_journalled(home) if event["event_name"] == event_name]
+
+
 async def post(collector: Collector, body: bytes, runtime: str = "claude_code", **headers: str) -> tuple[int, bytes]:
     """POST one payload by loopback HTTP; status and answer."""
     async with aiohttp.ClientSession() as client:

@@ -266,19 +266,6 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
     assert "agenttrace_collector_open_calls 1.0" in text
 
 
-async def test_a_full_disk_costs_a_receipt_and_no_answer(tmp_path: Path) -> None:
-    async with running(settings(tmp_path, journal_max_bytes=1 << 20)) as collector:
-        collector.intake.journal_bytes = 2 << 20
-        for number in range(3):
-            body = orjson.dumps({**PRE, "tool_use_id": f"t{number}"})
-            assert (await post(collector, body))[0] == 200
-        collector.intake.journal_bytes = 0
-        await until(lambda: any(e["event_name"] == "producer.dropped" for e in journalled(tmp_path)))
-    [receipt] = journalled(tmp_path)
-    assert (receipt["reason"], receipt["count"]) == ("journal_full", 3)
-    assert receipt["by_class"] == {"tool.call.started": 3}
-
-
 def test_a_sink_file_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"sinks\.jsonl\.path .* cannot be written"):

@@ -181,11 +181,11 @@ def test_a_block_is_told_with_its_reason() -> None:
     assert end["error"]["type"] == "plugin-before-tool-call"
 
 
-def test_rewritten_parameters_are_told_at_the_end_and_equal_ones_are_not() -> None:
-    *_, same = play(before(), after())
+def test_each_end_tells_what_ran_and_whether_it_was_rewritten() -> None:
+    *_, before_, same = play(before(), after())
     *_, other = play(before(), after(params={"command": "rm -rf build"}))
-    assert "input" not in same
-    assert other["native"]["params_rewritten"] and other["input"]["hash"] and other["facts"]["recursive_force"]
+    assert same["input"]["hash"] == before_["input"]["hash"] and "params_rewritten" not in same["native"]
+    assert other["native"]["params_rewritten"] and other["input"]["hash"] != same["input"]["hash"] and other["input"]["hash"] and other["facts"]["recursive_force"]
 
 
 @pytest.mark.parametrize(

@@ -432,7 +432,8 @@ def test_tool_inputs_of_all_runtimes() -> None:
         of(
             "apply_patch",
             {
-                "input": "*** Begin Patch\n*** Add File: a\n+x\n*** Update File: b\n*** Move to: c\n*** Delete File: d\n*** End Patch"
+                "input": "*** Begin Patch\n*** Add File: a\n+x\n*** Update File: b\n*** Move to: c\n"
+                "*** Delete File: d\n*** End Patch"
             },
         )
     ) == {

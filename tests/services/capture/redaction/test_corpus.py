@@ -35,11 +35,17 @@ def resident_id(r: random.Random) -> str:
 
 def make(what: str, size: int, r: random.Random) -> str:
     """One look-alike of a kind, from the random source alone."""
-    pick = lambda alphabet, n: "".join(r.choice(alphabet) for _ in range(n))  # noqa: E731
-    b64 = lambda n: base64.b64encode(r.randbytes(n)).decode()[:n]  # noqa: E731
-    simple = lambda: (
-        r.choice(["Winter", "dragon", "Kaffee", "tr0ub4dor", "blue"]) + str(r.randrange(100, 9999)) + r.choice("!#%_-")
-    )  # noqa: E731
+
+    def pick(alphabet: str, n: int) -> str:
+        return "".join(r.choice(alphabet) for _ in range(n))
+
+    def b64(n: int) -> str:
+        return base64.b64encode(r.randbytes(n)).decode()[:n]
+
+    def simple() -> str:
+        word = r.choice(["Winter", "dragon", "Kaffee", "tr0ub4dor", "blue"])
+        return word + str(r.randrange(100, 9999)) + r.choice("!#%_-")
+
     match what:
         case "hex":
             return pick("0123456789abcdef", size)
@@ -62,7 +68,8 @@ def make(what: str, size: int, r: random.Random) -> str:
         case "cookie":
             return f"session={pick(ALNUM, 32)}; theme=dark; HttpOnly"
         case "email":
-            return f"{pick(string.ascii_lowercase, 6)}.{pick(string.ascii_lowercase, 5)}@{pick(string.ascii_lowercase, 7)}.{r.choice(['com', 'org', 'de', 'cn'])}"
+            first, last, domain = (pick(string.ascii_lowercase, n) for n in (6, 5, 7))
+            return f"{first}.{last}@{domain}.{r.choice(['com', 'org', 'de', 'cn'])}"
         case "gmail_sa":
             return f"deploy@{pick(string.ascii_lowercase, 8)}.iam.gserviceaccount.com"
         case "phone_cn":
@@ -71,6 +78,10 @@ def make(what: str, size: int, r: random.Random) -> str:
             return f"({r.randrange(201, 989)}) {r.randrange(201, 989)}-{pick(string.digits, 4)}"
         case "phone_intl":
             return f"+49 30 {pick('123456789', 4)} {pick('123456789', 4)}"
+        case "phone_de":
+            return f"+49 171 {pick('123456789', 7)}"
+        case "iban":
+            return "DE89370400440532013000"
         case "card":
             return luhn_card(r)
         case "cnid":
@@ -119,7 +130,8 @@ def make(what: str, size: int, r: random.Random) -> str:
         case "bcrypt":
             return "$2b$12$" + pick(ALNUM + "./", 53)
         case "b64creds":
-            text = f"[default]\naws_access_key_id = AKIA{pick(string.ascii_uppercase, 16)}\naws_secret_access_key = {b64(40)}\n"
+            text = f"[default]\naws_access_key_id = AKIA{pick(string.ascii_uppercase, 16)}\n"
+            text += f"aws_secret_access_key = {b64(40)}\n"
             raw = base64.b64encode(text.encode()).decode()
             return "\n".join(raw[i : i + 76] for i in range(0, len(raw), 76))
     raise AssertionError(what)

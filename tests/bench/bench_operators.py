@@ -1,0 +1,159 @@
+"""CPU that rolling_metrics and sequence_rules take per event, in process, as keys and rules grow 1×, 10×, 100×.
+
+`python -m tests.bench.bench_operators` prints the figures as JSON: µs of CPU per event, medians of interleaved rounds. The
+figure `loop` is the same records through an operator that does nothing, `unit` a fixed piece of Python on this machine at
+this hour, so that runs on busy machines can be compared.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import orjson
+
+from pipelines.rolling_metrics.operator import RollingMetrics
+from pipelines.runtime.port import Operator, Record
+from pipelines.sequence_rules.compiled import CompiledPack, compile_pack
+from pipelines.sequence_rules.loader import load_rules
+from pipelines.sequence_rules.operator import SequenceRules
+from schemas.clock import from_rfc3339, to_rfc3339
+from schemas.identity import derived_id
+from schemas.rules import RulePack
+
+CALLS = 10_000
+ROUNDS = 5
+BATCH = 500
+SCALES = (1, 10, 100)
+KEYS = 10
+"""Tools in use at scale 1."""
+
+_T0 = from_rfc3339("2026-03-01T12:00:00Z")
+_COMMANDS = ("ls", "git", "cat", "python", "rg", "npm", "make")
+
+
+class _Nothing:
+    """An operator that does nothing, and an Out that drops all."""
+
+    def on_event(self, record: Record, out: Any) -> None: ...
+
+    def on_progress(self, t_ms: int, out: Any) -> None: ...
+
+    def put(self, topic: str, record_id: str, body: dict[str, Any], key: str | None = None) -> None: ...
+
+    retract = put
+
+
+def traffic(keys: int, seed: int = 1) -> list[Record]:
+    """Starts and ends of ordinary calls of 50 sessions, 100 calls a second; one in a hundred is of interest to a rule."""
+    rng = Random(seed)
+    records = []
+    for number in range(CALLS):
+        at_ms = _T0 + number * 10
+        session, tool = f"session-{number % 50:032}", number % keys
+        interest = rng.random() < 0.01
+        path = "/srv/app/.env" if interest else f"/srv/app/src/module_{rng.randrange(200)}.py"
+        common: dict[str, Any] = {
+            "event_version": "1.0",
+            "agent_runtime": "claude_code",
+            "session_id": session,
+            "root_session_id": session,
+            "agent_id": "main",
+            "trace_id": f"{number % 50:032x}",
+            "source_adapter": "bench/1",
+            "severity": "info",
+            "call_id": derived_id("bench call", number),
+            "tool_name": f"tool_{tool}",
+            "tool_source": "mcp" if tool % 2 else "shell",
+            "input": {"size_bytes": 420, "hash": f"hmac-sha256:k1:{number:064x}", "summary": "x" * 200},
+            "facts": {
+                "commands": [{"argv0": rng.choice(_COMMANDS), "flags": ["-a"]}],
+                "paths": [{"path": path, "kind": "read"}],
+            },
+        }
+        if tool % 2:
+            common["mcp"] = {"server_name": f"server_{tool % 7}"}
+        took = rng.randrange(5, 900)
+        outcome = "ok" if rng.random() < 0.95 else "error"
+        for name, ms, more in (
+            ("tool.call.started", at_ms, {}),
+            ("tool.call.completed" if outcome == "ok" else "tool.call.error", at_ms + took, {"outcome": outcome}),
+        ):
+            event = {
+                **common,
+                **more,
+                "event_name": name,
+                "event_id": derived_id("bench", name, number),
+                "timestamp": to_rfc3339(ms),
+            }
+            records.append((ms, orjson.loads(orjson.dumps(event))))
+    records.sort(key=lambda one: one[0])
+    return [Record("agenttrace.tool.call", 0, n, ms, event) for n, (ms, event) in enumerate(records)]
+
+
+def rules(scale: int) -> CompiledPack:
+    """The shipped pack as often as asked, each copy with an id of its own and other values to look for."""
+    shipped = load_rules().rules
+    copies = []
+    for again in range(scale):
+        for rule in shipped:
+            text = orjson.dumps(rule.model_dump(exclude={"samples"})).decode()
+            if again:
+                for word in (".env", "id_rsa", "credentials", "passwd", "fetch", "curl", "git", "terraform", "mkfs"):
+                    text = text.replace(word, f"{word}{again}")
+            copy = type(rule).model_validate_json(text)
+            copies.append(copy.model_copy(update={"id": f"{rule.id}-{again}"}))
+    return compile_pack(RulePack(rules=tuple(copies)))
+
+
+def cost(make: Callable[[], Operator | _Nothing], records: list[Record]) -> float:
+    """µs of CPU per event."""
+    operator, out = make(), _Nothing()
+    gc.collect()
+    started = time.process_time_ns()
+    for begin in range(0, len(records), BATCH):
+        batch = records[begin : begin + BATCH]
+        for record in batch:
+            operator.on_event(record, out)
+        operator.on_progress(batch[-1].log_time_ms, out)
+    return (time.process_time_ns() - started) / 1000 / len(records)
+
+
+def unit() -> float:
+    """µs of CPU for a fixed piece of Python."""
+    started = time.process_time_ns()
+    for _ in range(200):
+        sum(range(1000))
+    return (time.process_time_ns() - started) / 1000 / 200
+
+
+def run() -> dict[str, Any]:
+    """The figures; see the module."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    logs = {scale: traffic(KEYS * scale) for scale in SCALES}
+    packs = {scale: rules(scale) for scale in SCALES}
+    for records in logs.values():
+        for record in records:
+            record.event_ms  # noqa: B018  (the worker's first operator pays for it)
+    sides: dict[str, Callable[[], float]] = {"unit": unit, "loop": lambda: cost(_Nothing, logs[1])}
+    for scale in SCALES:
+        sides[f"rolling_metrics, {KEYS * scale} keys"] = lambda s=scale: cost(lambda: RollingMetrics(0), logs[s])
+        sides[f"sequence_rules, {len(packs[scale].rules)} rules"] = lambda s=scale: cost(
+            lambda: SequenceRules(0, [(0, packs[s])]), logs[1]
+        )
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(ROUNDS):
+        for name, measure in sides.items():
+            taken[name].append(measure())
+    figures = {name: round(statistics.median(values), 2) for name, values in taken.items()}
+    return {"us_per_event": figures, "events": 2 * CALLS, "rounds": ROUNDS}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(), indent=2))
