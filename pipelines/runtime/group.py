@@ -6,7 +6,7 @@ versions, and collects outputs and refusals. It does no I/O and reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -28,8 +28,6 @@ MAX_PRODUCERS = 50_000
 """Producers (id, epoch) remembered per topic for dropping duplicates; beyond it the first seen are forgotten."""
 MAX_REPEATED = 50_000
 """Outputs remembered after a take-over to be said once more."""
-REBUILD_MARGIN_MS = 60_000
-"""A worker that dies may have been this far behind with telling progress."""
 
 Handler = tuple[Callable[[Record, Any], None], "_Out"]
 
@@ -197,17 +195,13 @@ class Group:
         self.next_offsets = dict(start)
         self.muted = True
 
-    def rebuild_progress(self, unread: Collection[str]) -> None:
-        """Progress during a rebuild; `unread` names the topics that have more records, now or after the rebuild.
+    def end_rebuild(self, upto: Mapping[str, int], told_ms: int) -> None:
+        """The state is folded up to these offsets, and a worker before has said all that was due by `told_ms`.
 
-        It stays behind what the worker before can have told its operators, so that nothing it still owed is muted.
+        From now on speak, and remember what is said for `repeat_outputs`.
         """
-        times = [self.log_times.get(topic, 0) for topic in unread] or [0, *self.log_times.values()]
-        self.progress((min(times) if unread else max(times)) - REBUILD_MARGIN_MS)
-
-    def end_rebuild(self, upto: Mapping[str, int]) -> None:
-        """The state is folded up to these offsets; speak again, and remember what is said for `repeat_outputs`."""
         self.next_offsets = dict(upto)
+        self.progress(told_ms)
         self.muted = False
         self._repeat = {}
 

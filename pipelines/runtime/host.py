@@ -48,6 +48,9 @@ class Inputs(Protocol):
     def end(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Offset after the last record, and a time (ms, this host's clock) at which that was so; None if not known."""
 
+    def told(self, partition: int, t_ms: int) -> None:
+        """All that was due by t is said and acknowledged; the next commit says so too."""
+
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
 
@@ -239,6 +242,7 @@ class Host:
             for message in owned.pending:
                 self.metrics.outputs.labels(message.topic).inc()
             owned.pending = []
+        self._inputs.told(group.partition, group.progress_ms)
 
     async def _until_done(self, partition: int, step: Callable[[], Awaitable[None]]) -> bool:
         """Repeat a step through failures of the broker, as long as the partition is this worker's.

@@ -49,17 +49,17 @@ class LogReader:
         group, places = self._group, self._places
         begin = self._by_topic(await self._consumer.beginning_offsets(places.values()))
         end = self._by_topic(await self._consumer.end_offsets(places.values()))
+        committed = await self._consumer._coordinator.fetch_committed_offsets([*places.values()])
         upto = {
-            topic: min(max(begin[topic], await self._consumer.committed(place) or 0), end[topic])
+            topic: min(max(begin[topic], committed[place].offset if place in committed else 0), end[topic])
             for topic, place in places.items()
         }
-        unread = [topic for topic in places if upto[topic] < end[topic]]
-        last = {
-            topic: await self._log_time(topic, offset - 1) for topic, offset in upto.items() if offset > begin[topic]
-        }
-        # As far as the worker before can have told progress: a topic that it had read to its end did not hold it back.
-        reached = min([last[topic] for topic in unread if topic in last] or [max(last.values(), default=0)])
-        since = max(reached - group.horizon_ms, 0)
+        # A worker before has said all that was due by `told`, with this state or a later one; this state itself knows
+        # all records only up to the first that it has yet to read.
+        told = max([int(place.metadata or 0) for place in committed.values()], default=0)
+        unread = [await self._log_time(topic, offset) - 1 for topic, offset in upto.items() if offset < end[topic]]
+        told = min([told, *unread])
+        since = max(told - group.horizon_ms, 0)
         found = await self._consumer.offsets_for_times(dict.fromkeys(places.values(), since))
         start, partial = {}, False
         share = self._settings.rebuild_max_records // len(places)
@@ -72,13 +72,12 @@ class LogReader:
                 start[topic] = upto[topic] - share
                 partial = True
         if partial:
-            group.partial_until_ms = reached + group.horizon_ms
+            group.partial_until_ms = told + group.horizon_ms
         group.begin_rebuild(start)
         async for _ in self._read(start, upto):
-            left = {topic for topic, offset in upto.items() if group.next_offsets[topic] < offset}
-            group.rebuild_progress(left.union(unread))
-        group.rebuild_progress(unread)
-        group.end_rebuild(upto)
+            left = [topic for topic, offset in upto.items() if group.next_offsets[topic] < offset]
+            group.progress(min([told, *(group.log_times.get(topic, 0) for topic in left)]))
+        group.end_rebuild(upto, told)
 
     async def fill(self, topic: str, upto: int) -> AsyncIterator[None]:
         """Fold what lies between the group's state and offset `upto`; yields when there may be outputs to send."""
@@ -99,6 +98,7 @@ class LogReader:
                 raise TimeoutError(f"no records of {', '.join(sorted(left))} for {stalled * POLL_MS // 1000} s")
             for place, records in batches.items():
                 topic = self._topics[place]
+                self.create_time = self.create_time or records[0].timestamp_type == CREATE_TIME
                 wanted = [record for record in records if record.offset < upto[topic]]
                 for at in range(0, len(wanted), CHUNK):
                     self._group.feed(topic, wanted[at : at + CHUNK])
@@ -118,7 +118,6 @@ class LogReader:
             for _ in range(STALLED_POLLS):
                 records = (await self._consumer.getmany(place, timeout_ms=POLL_MS)).get(place)
                 if records:
-                    self.create_time = self.create_time or records[0].timestamp_type == CREATE_TIME
                     return int(records[0].timestamp)
             raise TimeoutError(f"{place.topic}/{place.partition}/{offset} cannot be read")
         finally:

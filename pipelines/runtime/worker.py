@@ -90,6 +90,10 @@ class FaustInputs:
         age_ms = time.time_ns() // 1_000_000 - before
         return int(state.highwater), self._clock() - max(age_ms, 0)
 
+    def told(self, partition: int, t_ms: int) -> None:
+        """All that was due by t is said and acknowledged; the next commit says so too."""
+        self._app.told[partition] = t_ms
+
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
         await self._app.consumer.seek_wait({TP(self._prefix + topic, partition): offset})

@@ -31,6 +31,7 @@ MAX_HASHED_BYTES = 1 << 20
 MAX_FULL_BYTES = 256 * 1024
 """Bound of what the full and sampled levels keep, so that two of them fit a record."""
 
+_SLASHES = re.compile("/{2,}")
 _MIN_MASKED = 4
 _NATIVE_VALUE = 1024
 _NATIVE_KEYS = 64
@@ -201,9 +202,10 @@ class Capture:
                 shown = text
                 for secret, finding in secrets.items():
                     word = secret.decode("utf-8", "replace")
-                    # Hosts and command names are shown in lower case.
-                    if len(word) >= _MIN_MASKED and word.lower() in shown.lower():
-                        shown = re.sub(re.escape(word), placeholder(*finding), shown, flags=re.IGNORECASE)
+                    # Hosts and command names are shown in lower case, and a path's double slashes as one.
+                    for form in {word, _SLASHES.sub("/", word)}:
+                        if len(form) >= _MIN_MASKED and form.lower() in shown.lower():
+                            shown = re.sub(re.escape(form), placeholder(*finding), shown, flags=re.IGNORECASE)
                 if shown != text:
                     mask[text] = shown
         if texts and self.redactor.scan(to_bytes("\x00".join(texts))):

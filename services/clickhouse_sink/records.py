@@ -84,7 +84,7 @@ def fault(topic: str, value: bytes | None) -> str | None:
     try:
         event = orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        return f"not JSON: {error.msg.split(':')[0]} at byte {error.pos}"
+        return f"not JSON from byte {error.pos} on"
     if not isinstance(event, dict):
         return "not a JSON object"
     if topic == RISK_FINDING_OCSF:

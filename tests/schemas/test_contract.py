@@ -75,7 +75,9 @@ def test_topics_state_their_whole_configuration() -> None:
 
 def test_all_that_one_root_session_does_has_one_key() -> None:
     keys = {
-        topics.record_key({"event_name": name, "event_id": "e", "tenant_id": "t", "root_session_id": "r", "session_id": s})
+        topics.record_key(
+            {"event_name": name, "event_id": "e", "tenant_id": "t", "root_session_id": "r", "session_id": s}
+        )
         for topic in topics.TOPICS
         if topic.kind == "input"
         for name in topic.events

@@ -51,7 +51,10 @@ def test_no_file_is_needed(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("agenttrace:\n  collectr:\n    port: 1\n", ":2: unknown key 'collectr'; did you mean 'collector'?"),
-        ("agenttrace:\n  kafka:\n    bootstrap_server: a\n", ":3: unknown key 'kafka.bootstrap_server'; did you mean 'bootstrap_servers'?"),
+        (
+            "agenttrace:\n  kafka:\n    bootstrap_server: a\n",
+            ":3: unknown key 'kafka.bootstrap_server'; did you mean 'bootstrap_servers'?",
+        ),
         ("agenttrace:\n  enabled: true\n  collector:\n    port: 99999\n", ":4: collector.port:"),
         ("agenttrac:\n  enabled: true\n", ":1: unknown key 'agenttrac'; did you mean 'agenttrace'?"),
         ("agenttrace:\n  a: [1\n", ":3: not valid YAML"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from functools import lru_cache
 
 from schemas.facts import Host
@@ -65,11 +64,16 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
             return None
     if not text[0].isdigit():
         return None
+    # As inet_aton(3), browsers and curl read it: 2130706433, 0x7f.1, 0177.0.0.1.
+    parts = text.split(".")
     try:
-        # inet_aton(3) knows what browsers and curl know: 2130706433, 0x7f.1, 0177.0.0.1.
-        return ipaddress.IPv4Address(socket.inet_aton(text))
-    except (OSError, ValueError):
+        numbers = [int(p, 16 if p.startswith("0x") else 8 if p.startswith("0") and p != "0" else 10) for p in parts]
+    except ValueError:
         return None
+    *front, last = numbers
+    if len(parts) > 4 or any(n > 255 for n in front) or last >= 256 ** (5 - len(parts)):
+        return None
+    return ipaddress.IPv4Address(sum(n << 8 * (3 - i) for i, n in enumerate(front)) + last)
 
 
 @lru_cache(maxsize=4096)

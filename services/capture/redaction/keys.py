@@ -68,7 +68,8 @@ _TAILS = frozenset(
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
 _JOINED = re.compile(
     r"([a-z]{2,})(password|passwd|passphrase|pwd|secret|token|apikey|credentials?)\Z"
-    r"|(user|db|require|admin|root|smtp|mail|redis|my|key|bind|login|server|proxy|sudo|become|master|jdbc|ftp|ssh|http|auth|pg|sql)(pass)\Z"
+    r"|(user|db|require|admin|root|smtp|mail|redis|my|key|bind|login|server|proxy|sudo|become"
+    r"|master|jdbc|ftp|ssh|http|auth|pg|sql)(pass)\Z"
 )
 _MAX_NAME = 120
 
@@ -101,9 +102,9 @@ def name_of(key: str) -> Name | None:
 _NOTHING = re.compile(
     r"""(?ix) (?: true|false|yes|no|on|off|null|nil|none|undefined|void|empty|unset|required|optional|default|hidden
     | masked|redacted|removed|n/a|tbd|todo|secret|password|passwd|token|api[_-]?key|key|value|string|str|bytes|int
-    | integer|number|bool(?:ean)?|any|object|array|text|char|varchar|bearer|basic|digest|negotiate|change[_-]?(?:me|it)|prompt
-    | stdin|env|file|plain|wrong|invalid|incorrect|missing|expired|denied|failed|ok|error|valid|mismatch|not_set|self
-    | this|cls|me
+    | integer|number|bool(?:ean)?|any|object|array|text|char|varchar|bearer|basic|digest|negotiate|prompt
+    | change[_-]?(?:me|it)|stdin|env|file|plain|wrong|invalid|incorrect|missing|expired|denied|failed|ok|error
+    | valid|mismatch|not_set|self|this|cls|me
     | \[?redacted\]? | (.)\1* | [x*.•_\-]+ | \#.*
     | (?:basic|bearer|token)\s+[$<{%"'].* | (?:none|null|true|false|undefined)\W.* | <.*> | \$.* | %[a-z_]+%?
     | \{\{.*\}?\}? | \{[a-z_.0-9]*\}? | @[a-z_]+@ | \[.*\] | \(.*\)

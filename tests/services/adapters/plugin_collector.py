@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -107,5 +107,6 @@ def spooled(home: Path, runtime: str) -> list[tuple[str, dict[str, Any]]]:
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if not path.name.startswith("."):
             assert protocol.is_delivery_id(path.name)
-            found.append((path.name, orjson.loads(protocol.parse_spool_file(path.read_bytes()).body)))
+            with suppress(FileNotFoundError):  # a running collector took it meanwhile
+                found.append((path.name, orjson.loads(protocol.parse_spool_file(path.read_bytes()).body)))
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -136,7 +138,7 @@ async def test_records_no_row_can_be_made_of_become_dead_letters_and_rows_of_dlq
         await until_rows(client, "SELECT count() FROM events", 2)
 
     letters = {row["why"]: row for row in client.query("SELECT * FROM dlq").named_results()}
-    assert set(letters) == {"not JSON: unexpected character at byte 0", "event_name is missing"}
+    assert set(letters) == {"not JSON from byte 0 on", "event_name is missing"}
     row = letters["event_name is missing"]
     assert (row["refused_by"], row["tries"], row["event_id"]) == ("clickhouse_sink", 1, nameless["event_id"])
     assert (row["producer_id"], row["producer_epoch"], row["producer_seq"]) == ("collector-1", 1, 2)
@@ -280,7 +282,7 @@ async def test_the_page_tells_health_readiness_and_metrics(
 ) -> None:
     async with running(settings) as sink, aiohttp.ClientSession(f"http://127.0.0.1:{sink.port}") as http:
         await publish([started()])
-        await until_rows(client, "SELECT count() FROM events", 1)
+        await until(lambda: sink.metrics.rows.labels("ingest_events")._value.get() == 1, "the row is acknowledged")
         async with http.get("/healthz") as answer:
             assert (answer.status, (await answer.json())["status"]) == (200, "ok")
         async with http.get("/readyz") as answer:
@@ -295,6 +297,26 @@ async def test_the_page_tells_health_readiness_and_metrics(
             await busy.run()
 
 
+async def test_the_program_tells_in_one_line_why_it_does_not_run(settings: SinkSettings) -> None:
+    async def program(**env: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "services.clickhouse_sink"),
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": os.getcwd(), **env},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, told = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode is not None
+        return process.returncode, told.decode().strip()
+
+    kafka = {"AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS": settings.servers}
+    code, told = await program(**kafka)
+    assert (code, told) == (78, "no ClickHouse to talk to: set clickhouse.dsn (AGENTTRACE_CLICKHOUSE__DSN)")
+    code, told = await program(**kafka, AGENTTRACE_CLICKHOUSE__DSN=settings.clickhouse_dsn + "_missing")
+    assert code == 78
+    assert told.endswith("make it with `agenttrace migrate`")
+    assert "\n" not in told
+
+
 async def refusal(settings: SinkSettings) -> UserError:
     with pytest.raises(UserError) as error:
         await asyncio.wait_for(Sink(settings).run(), 60)
@@ -305,7 +327,7 @@ async def refusal(settings: SinkSettings) -> UserError:
 async def test_tables_that_are_missing_or_old_are_told(
     settings: SinkSettings, client: Client
 ) -> None:
-    client.command("ALTER TABLE schema_migrations DELETE WHERE name > '0004' SETTINGS mutations_sync = 1")
+    client.command("ALTER TABLE schema_migrations DELETE WHERE name > '0005' SETTINGS mutations_sync = 1")
     told = await refusal(settings)
     assert "0005_findings.sql is not applied): run `agenttrace migrate`" in str(told)
 

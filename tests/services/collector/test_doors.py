@@ -118,7 +118,10 @@ async def test_where_a_token_is_asked_for_the_loopback_door_wants_it_and_the_soc
             async with client(collector) as session, session.post("/hooks/codex", data=body, headers=headers) as answer:
                 assert answer.status == 401
                 assert "collector.token" in (await answer.json())["error"]
-            async with client(collector) as session, session.post("/api/v1/events", data=b"[]", headers=headers) as answer:
+            async with (
+                client(collector) as session,
+                session.post("/api/v1/events", data=b"[]", headers=headers) as answer,
+            ):
                 assert answer.status == 401
         assert (await post(collector, body, Authorization="Bearer right"))[0] == 200
         async with client(collector) as session, session.get("/healthz") as answer:
@@ -144,7 +147,15 @@ def test_the_token_is_made_once_for_this_user_only(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     "request_line",
-    ["GET /healthz", "GET /readyz", "GET /metrics", "POST /hooks/codex", "POST /hooks/nobody", "GET /nothing", "PUT /healthz"],
+    [
+        "GET /healthz",
+        "GET /readyz",
+        "GET /metrics",
+        "POST /hooks/codex",
+        "POST /hooks/nobody",
+        "GET /nothing",
+        "PUT /healthz",
+    ],
 )
 async def test_every_answer_has_a_length(tmp_path: Path, request_line: str) -> None:
     async with running(settings(tmp_path)) as collector:

@@ -85,6 +85,11 @@ async def small(topics: str) -> AsyncIterator[str]:
         await admin.start()
         config = {**BY_NAME[MCP_RPC].config, "max.message.bytes": value}
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, MCP_RPC, configs=config)])
+        asked = ConfigResource(ConfigResourceType.TOPIC, MCP_RPC, configs={"max.message.bytes": None})
+        deadline = time.monotonic() + 30
+        while (await admin.describe_configs([asked]))[0].resources[0][4][0][1] != value:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
         await admin.close()
 
     await limit("20000")

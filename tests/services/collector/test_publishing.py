@@ -15,6 +15,7 @@ import pytest
 from schemas.errors import UserError
 from services.collector import service
 from services.collector.files import cut_torn
+from services.collector.intake import Intake
 from services.collector.journal import Journal
 from services.collector.publisher import gaps_between
 from services.collector.service import Collector
@@ -110,7 +111,9 @@ async def test_damage_after_publishing_does_not_take_seqs_back(tmp_path: Path) -
     assert (first["producer"]["previous_epoch"], first["producer"]["previous_seq"]) == last
 
 
-async def test_a_heartbeat_does_not_pass_over_a_gap_without_a_receipt(tmp_path: Path) -> None:
+async def test_a_heartbeat_does_not_pass_over_a_gap_without_a_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink = Memory()
     async with running(settings(tmp_path, [sink])) as collector:
         sink.error = SinkError("away")
@@ -122,12 +125,12 @@ async def test_a_heartbeat_does_not_pass_over_a_gap_without_a_receipt(tmp_path: 
         collector.intake.max_bytes = -1
         sink.error = None
         await until(lambda: bool(collector.intake.unaccounted()))
-        collector.intake.settle = lambda now_ms: None  # type: ignore[method-assign]
+        monkeypatch.setattr(Intake, "settle", lambda intake, now_ms: None)
         collector.intake.max_bytes = 1 << 30
         collector._heartbeat()
         [*_, beat] = named(tmp_path, "producer.heartbeat")
         assert beat["published_through"] == 4
-        del collector.intake.settle
+        monkeypatch.undo()
         await until(lambda: bool(named(tmp_path, "producer.dropped")))
         collector._heartbeat()
         await until(lambda: collector.publishers[0].position == collector.journal.end)
@@ -275,7 +278,13 @@ async def test_a_failed_write_leaves_no_half_line(tmp_path: Path) -> None:
 
 
 def test_cutting_torn_files(tmp_path: Path) -> None:
-    for content, kept in ((b"", b""), (b"abc", b""), (b"a\n", b"a\n"), (b"a\n" + b"b" * 100_000, b"a\n"), (b"\n" * 3, b"\n" * 3)):
+    for content, kept in (
+        (b"", b""),
+        (b"abc", b""),
+        (b"a\n", b"a\n"),
+        (b"a\n" + b"b" * 100_000, b"a\n"),
+        (b"\n" * 3, b"\n" * 3),
+    ):
         path = tmp_path / "file"
         path.write_bytes(content)
         with open(path, "rb+") as file:
@@ -336,7 +345,9 @@ def test_a_failed_sync_leaves_the_journal_dirty_and_full_segments_are_synced_lat
     assert synced == {path.stat().st_ino for path in tmp_path.iterdir()}
 
 
-def test_a_line_whose_cutting_off_failed_too_harms_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_whose_cutting_off_failed_too_harms_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal(tmp_path)
     journal.open_epoch(1)
     real = journal._file

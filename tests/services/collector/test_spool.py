@@ -186,4 +186,7 @@ async def test_a_large_spooled_body_does_not_hold_the_loop(tmp_path: Path, folde
             longest = max(longest, loop.time() - began)
         assert collector is not None
     assert longest < 0.5
-    assert next(e for e in all_journalled(tmp_path) if e["event_name"] == "tool.call.started")["input"]["size_bytes"] > 7 << 20
+    assert (
+        next(e for e in all_journalled(tmp_path) if e["event_name"] == "tool.call.started")["input"]["size_bytes"]
+        > 7 << 20
+    )
