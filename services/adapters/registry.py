@@ -24,7 +24,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class Adapter:
     """One runtime's adapter. `versions` are the runtime releases its payloads were recorded on.
 
-    `normalise(payload, context)` is pure: no I/O, no clock; events are made by the context. Raises only for shapes it does not know.
+    `normalise(payload, context)` is pure: no I/O, no clock; events are made by the context. Raises only for shapes it
+    does not know.
     """
 
     runtime: Runtime
@@ -78,7 +79,8 @@ def parse(body: bytes) -> Parsed:
 def normalise(body: bytes, context: Context) -> list[Event]:
     """Events of one hook payload; whatever the payload is, there is at least one event and never an exception.
 
-    A body that is no JSON object, or one that an adapter cannot read, becomes agent.payload.quarantined with size and keyed hash.
+    A body that is no JSON object, or one that an adapter cannot read, becomes agent.payload.quarantined with size and
+    keyed hash.
     """
     return normalise_parsed(parse(body), context)
 
@@ -91,7 +93,8 @@ def normalise_parsed(parsed: Parsed, context: Context) -> list[Event]:
     try:
         ADAPTERS[context.runtime].normalise(parsed.payload, context)
     except Exception as error:
-        # An adapter must never cost an agent its answer: what it made so far stands, the payload is told by size and hash.
+        # An adapter must never cost an agent its answer: what it made so far stands, the payload is told by
+        # size and hash.
         return quarantine(context, parsed.body, "unreadable_shape", type(error).__name__)
     if not context.events:
         context.observed("unknown", parsed.payload, Scope(), "no_event")

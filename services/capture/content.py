@@ -167,7 +167,8 @@ class Capture:
     def facts(self, tool_source: str, tool_name: str, value: Any, cwd: str | None) -> Facts:
         """What a call does, from its whole input. Fingerprints cover secrets found and words that could be one
         (value flow)."""
-        to = Collector(cwd)
+        # A secret in the folder's own name is no secret of the value, so nothing below would look for it.
+        to = Collector(self.ident(cwd) if cwd else cwd)
         extract(to, tool_source, tool_name, value)
         done = self._examined(value)
         found = done.findings

@@ -39,8 +39,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Doors:
     """The request handlers around one intake.
 
-    `written` is awaited when something was journalled and before the answer; `ready` says why the collector is not ready; `token` is
-    what callers by TCP must show, None where they need none.
+    `written` is awaited when something was journalled and before the answer; `ready` says why the collector is not
+    ready; `token` is what callers by TCP must show, None where they need none.
     """
 
     intake: Intake
@@ -61,8 +61,8 @@ class Doors:
     async def hook(self, request: web.Request) -> web.Response:
         """POST /hooks/{runtime}: the neutral answer once the events are in the journal.
 
-        Where the journal takes nothing: 503 to callers that sent a delivery id, since they spool; the neutral answer to others, and a
-        receipt of the loss later. A payload that breaks the collector itself costs only itself.
+        Where the journal takes nothing: 503 to callers that sent a delivery id, since they spool; the neutral answer to
+        others, and a receipt of the loss later. A payload that breaks the collector itself costs only itself.
         """
         began = time.perf_counter()
         name = request.match_info["runtime"]
@@ -99,8 +99,8 @@ class Doors:
     async def events(self, request: web.Request) -> web.Response:
         """POST /api/v1/events: one event or a list of up to 1,000 in 1 MiB; each is taken or refused by itself.
 
-        200 with what was refused, 422 where nothing was taken, 413 over the bounds, 503 while the journal takes nothing (what was taken
-        until then is dropped as a repeat when it comes again).
+        200 with what was refused, 422 where nothing was taken, 413 over the bounds, 503 while the journal takes nothing
+        (what was taken until then is dropped as a repeat when it comes again).
         """
         body = await _read(request, MAX_BATCH_BYTES)
         if isinstance(body, _Oversized):
@@ -144,7 +144,8 @@ class Doors:
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Who may call: by the socket this user and root; by TCP programs on this machine, with the token where one is asked for.
+        """Who may call: by the socket this user and root; by TCP programs on this machine, with the token where one is
+        asked for.
 
         A web page is refused by what it cannot help sending: another Host (DNS rebinding) or an Origin.
         """
@@ -198,7 +199,9 @@ def _is_local(request: web.Request) -> bool:
 
 
 def _peer_uid(request: web.Request) -> int | None:
-    """Who is at the other end of the Unix socket; None where the system does not tell (the file's mode guards it then)."""
+    """Who is at the other end of the Unix socket; None where the system does not tell (the file's mode guards it
+    then).
+    """
     connection = _socket(request)
     if connection is None or not hasattr(socket, "SO_PEERCRED"):
         return None

@@ -1,7 +1,8 @@
 """Large bodies off the event loop: the costly parts are computed in a thread, the ordered part stays on the loop.
 
-The adapter runs twice over the same parsed objects: first in the thread on an empty call table, where every hash, summary and fact is
-computed and remembered by object; then on the loop, where it finds them ready and decides with the real table.
+The adapter runs twice over the same parsed objects: first in the thread on an empty call table, where every hash,
+summary and fact is computed and remembered by object; then on the loop, where it finds them ready and decides with the
+real table.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Remembering:
 
 
 def _key(value: Any, depth: int = 2) -> Any:
-    """Texts and numbers by value, lists and objects by identity; new ones that adapters put together by what is in them."""
+    """Texts and numbers by value, lists and objects by identity; new ones that adapters put together by what is in
+    them.
+    """
     if isinstance(value, dict):
         if depth and len(value) <= _SMALL:
             return "dict", tuple((name, _key(item, depth - 1)) for name, item in value.items())

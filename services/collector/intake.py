@@ -101,8 +101,9 @@ class Intake:
     def take(self, context: Context, make: Callable[[Context], list[Event]]) -> bool:
         """Let `make` turn a delivery into events and journal them, unless the journal has the delivery already.
 
-        False where it is not in the journal. Asked before `make` runs, so that the call table knows only of what the journal has or
-        will have: should the append itself fail, the events wait in memory and go first when there is room again.
+        False where it is not in the journal. Asked before `make` runs, so that the call table knows only of what the
+        journal has or will have: should the append itself fail, the events wait in memory and go first when there is
+        room again.
         """
         key = context.delivery_id[:-4]
         if key in self.seen:
@@ -120,7 +121,8 @@ class Intake:
         return True
 
     def events(self, batch: list[Any], now_ms: int) -> list[str | None]:
-        """Journal already normalised events (JSON forms). One entry each: None for taken (or a repeat), else why it was refused.
+        """Journal already normalised events (JSON forms). One entry each: None for taken (or a repeat), else why it
+        was refused.
 
         Raises JournalError with none of them taken where the journal takes nothing now.
         """
@@ -142,7 +144,9 @@ class Intake:
         return answers
 
     def own(self, model: type[EventBase], event_name: str, now_ms: int, **fields: Any) -> bool:
-        """Journal an event of the collector itself, such as a heartbeat or a drop receipt; False where there is no room for it."""
+        """Journal an event of the collector itself, such as a heartbeat or a drop receipt; False where there is no
+        room for it.
+        """
         # The base has no event_name: each model narrows it to its own names.
         made = model(
             event_name=event_name,  # type: ignore[call-arg]
@@ -173,7 +177,9 @@ class Intake:
         self.dropped("collector_fault", 1, size_bytes, {runtime: 1})
 
     def lost(self, reason: str, ranges: list[SeqRange]) -> None:
-        """Remember sequence numbers that the journal had given and cannot be read again, until their receipt is journalled."""
+        """Remember sequence numbers that the journal had given and cannot be read again, until their receipt is
+        journalled.
+        """
         self.dropped(reason, sum(given.last - given.first + 1 for given in ranges), 0)
         self._drops[reason].ranges += ranges
 

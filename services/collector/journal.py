@@ -1,7 +1,8 @@
-"""The write-ahead journal: what was answered is on disk before it is published, and survives a crash between any two steps.
+"""The write-ahead journal: what was answered is on disk before it is published, and survives a crash between any two
+steps.
 
-One line a delivery, `<crc32 of the rest, 8 hex> <JSON array of events>\n`, so the events of one delivery stand or fall together. Segments are
-named by the epoch and the first seq in them: `0000000003-0000000000000041.jsonl`.
+One line a delivery, `<crc32 of the rest, 8 hex> <JSON array of events>\n`, so the events of one delivery stand or fall
+together. Segments are named by the epoch and the first seq in them: `0000000003-0000000000000041.jsonl`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One delivery read back. `events` is None where the checksum does not fit: the line was damaged after it was written."""
+    """One delivery read back. `events` is None where the checksum does not fit: the line was damaged after it was
+    written.
+    """
 
     position: Position
     next: Position
@@ -81,7 +84,9 @@ class Journal:
         self._roll(epoch, 1)
 
     def append(self, events: list[dict[str, Any]], epoch: int, first_seq: int) -> int:
-        """Write one delivery's events in one write; returns the bytes written. Raises OSError with the journal unchanged."""
+        """Write one delivery's events in one write; returns the bytes written. Raises OSError with the journal
+        unchanged.
+        """
         body = orjson.dumps(events)
         line = b"%08x %b\n" % (zlib.crc32(body), body)
         if self._file is None or (self._end.offset and self._end.offset + len(line) > self._segment_bytes):
@@ -100,7 +105,9 @@ class Journal:
         return len(line)
 
     def sync(self) -> None:
-        """Force what was appended to the disk (fdatasync). May run in another thread than `append`. Raises OSError, still dirty."""
+        """Force what was appended to the disk (fdatasync). May run in another thread than `append`. Raises OSError,
+        still dirty.
+        """
         with self._handles:
             full, self._full = self._full, []
             fds = [os.dup(file.fileno()) for file in (*full, self._file) if file is not None]
@@ -126,7 +133,9 @@ class Journal:
         return self._dirty
 
     def close(self) -> None:
-        """Sync and close. Raises OSError when the disk does not take the last lines; the files are closed all the same."""
+        """Sync and close. Raises OSError when the disk does not take the last lines; the files are closed all the
+        same.
+        """
         try:
             self.sync()
         finally:
@@ -198,14 +207,18 @@ class Journal:
         return self.lines(position)
 
     def lines(self, position: Position | None = None) -> Iterator[Line]:
-        """All whole lines from `position` (the beginning) on; changes nothing, so it may be called while another writes."""
+        """All whole lines from `position` (the beginning) on; changes nothing, so it may be called while another
+        writes.
+        """
         position = position or Position()
         while lines := self.read(position):
             yield from lines
             position = lines[-1].next
 
     def drop_before(self, position: Position, keep_bytes: int = KEEP_BYTES) -> int:
-        """Delete segments that lie wholly before `position`, but keep the newest `keep_bytes` of them; returns how many went."""
+        """Delete segments that lie wholly before `position`, but keep the newest `keep_bytes` of them; returns how
+        many went.
+        """
         done = [name for name in self.segments() if name < position.segment and name != self._end.segment]
         kept = 0
         for number, name in enumerate(reversed(done)):

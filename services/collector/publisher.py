@@ -21,7 +21,7 @@ from services.collector.sinks import Sink, SinkError
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1 << 20
-_GATHER_S = 0.005
+_GATHER_S = 0.02
 _RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SAY_EVERY_S = 60.0
 
@@ -30,7 +30,8 @@ Lost = Callable[[list[SeqRange], int], None]
 
 
 class Publisher:
-    """One sink's reader. After a crash it begins at the last saved position: records repeat with their seq, none is missing.
+    """One sink's reader. After a crash it begins at the last saved position: records repeat with their seq, none is
+    missing.
 
     `published` is the (epoch, seq) of the last event the sink has; (0, 0) before the first.
     """
@@ -145,7 +146,9 @@ class Publisher:
 
 
 def read_pointer(path: Path) -> tuple[Position, tuple[int, int]]:
-    """Position and last (epoch, seq) of a pointer file; the start of everything where there is none or it cannot be read."""
+    """Position and last (epoch, seq) of a pointer file; the start of everything where there is none or it cannot be
+    read.
+    """
     try:
         data = orjson.loads(path.read_bytes())
         return Position.from_json(data["position"]), (int(data["epoch"]), int(data["seq"]))

@@ -30,7 +30,7 @@ from services.collector.journal import KEEP_BYTES, SEGMENT_BYTES, Journal, Posit
 from services.collector.metrics import Metrics
 from services.collector.publisher import Publisher, read_pointer
 from services.collector.sinks import Sink
-from services.collector.state import Seen, Snapshot, dump_snapshot, hold, load_snapshot, next_epoch
+from services.collector.state import Seen, Snapshot, freeze_snapshot, hold, load_snapshot, next_epoch
 from services.forwarder.protocol import Drops
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,10 @@ HEARTBEAT_S = 10.0
 SNAPSHOT_S = 60.0
 TICK_S = 1.0
 ANSWERS_S = 2.0
-PUBLISH_S = 2.0
-"""A stop waits this long for answers under way, and then this long for the sinks; with what they need to close it takes less than 8 s."""
+PUBLISH_S = 1.5
+"""A stop waits this long for answers under way, and then this long for the sinks; with what they need to close it
+takes less than 8 s.
+"""
 DRAIN_FILES = 500
 _MAX_SOCKET_PATH = 100
 
@@ -384,9 +386,9 @@ class Collector:
         try:
             if position != self._kept:
                 identity = intake.identity
-                dump = dump_snapshot(Snapshot(position, identity.epoch, identity.seq, intake.calls, intake.seen))
+                frozen = freeze_snapshot(Snapshot(position, identity.epoch, identity.seq, intake.calls, intake.seen))
                 if await self._sync():
-                    await asyncio.to_thread(write_atomic, self._snapshot_path, dump)
+                    await asyncio.to_thread(lambda: write_atomic(self._snapshot_path, frozen()))
                     self._kept = position
         except OSError as error:
             # The last saved one still tells which segments may go.
@@ -407,7 +409,7 @@ class Collector:
         if tasks:
             # Its files are written in threads, which no cancelling stops: let it end.
             self._stop.set()
-            await asyncio.wait(tasks[-1:], timeout=ANSWERS_S)
+            await asyncio.wait(tasks[-1:], timeout=TICK_S)
             self.intake.settle(_now_ms())
             if await self._publish_rest():
                 self._heartbeat()

@@ -37,7 +37,9 @@ _REFUSED = (MessageSizeTooLargeError, RecordTooLargeError, RecordListTooLargeErr
 
 
 class Sink(Protocol):
-    """A place for events. `send` returns only when the place has all of them for good; until then it is called again with the same list."""
+    """A place for events. `send` returns only when the place has all of them for good; until then it is called again
+    with the same list.
+    """
 
     name: str
 
@@ -57,7 +59,7 @@ class SinkError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """One event on its way. `sent` is its future at the present producer; `refused` why the broker will never take it."""
+    """One event on its way. `sent` is its future at the present producer; `refused` why the broker never takes it."""
 
     event: dict[str, Any]
     sent: asyncio.Future[Any] | None = None
@@ -72,9 +74,9 @@ class _Record:
 class KafkaSink:
     """Idempotent producer, acks=all, zstd. Order in a partition is the order of seq.
 
-    An idempotent producer tries for ever by itself, so a late record is waited for again, never sent again: after an outage there are
-    no duplicates. A record that fails takes the later ones of its partition with it (their sequence has a hole); those, and only
-    those, go again through a new producer.
+    An idempotent producer tries for ever by itself, so a late record is waited for again, never sent again: after an
+    outage there are no duplicates. A record that fails takes the later ones of its partition with it (their sequence
+    has a hole); those, and only those, go again through a new producer.
     """
 
     name = "kafka"
@@ -93,7 +95,9 @@ class KafkaSink:
             log.warning("%s; events wait in the journal", error)
 
     async def send(self, events: list[dict[str, Any]], now_ms: int) -> None:
-        """All events, acknowledged by all in-sync replicas; one that is refused for its size or form goes to the DLQ as a receipt."""
+        """All events, acknowledged by all in-sync replicas; one that is refused for its size or form goes to the DLQ
+        as a receipt.
+        """
         if events is not self._events:
             self._events, self._records = events, [_Record(event) for event in events]
         while True:
@@ -132,7 +136,9 @@ class KafkaSink:
     # parts
 
     async def _send_rest(self, now_ms: int) -> BaseException | None:
-        """Send what is not sent and wait until each record is taken or failed; what kept it from that, if anything did."""
+        """Send what is not sent and wait until each record is taken or failed; what kept it from that, if anything
+        did.
+        """
         try:
             producer = self._producer or await self._connect()
             async with asyncio.timeout(SEND_S):
@@ -201,7 +207,7 @@ class KafkaSink:
 
 
 class JsonlSink:
-    """One event a line, synced before it counts. After a crash the last lines may come twice, with the same event_id."""
+    """One event a line, synced before it counts. After a crash the last lines may come twice, with their event_id."""
 
     name = "jsonl"
 

@@ -1,7 +1,8 @@
 """Reads the spool: what forwarders and plugins wrote while no collector answered, oldest first.
 
-A file is deleted only after its events are in the journal; a crash between the two repeats the delivery, which its id makes harmless.
-Anything may lie in these folders: only regular files are opened, no link is followed, and what cannot be read costs only itself.
+A file is deleted only after its events are in the journal; a crash between the two repeats the delivery, which its id
+makes harmless. Anything may lie in these folders: only regular files are opened, no link is followed, and what cannot
+be read costs only itself.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Spooled:
 
 
 def pending(folder: Path) -> list[Path]:
-    """What waits in a runtime's folder: whole files, and those whose writer left them half done an hour ago. Raises OSError.
+    """What waits in a runtime's folder: whole files, and those whose writer left them half done an hour ago. Raises
+    OSError.
 
     Temporary names of other kinds (links, pipes) are removed on the way.
     """
@@ -52,7 +54,7 @@ def pending(folder: Path) -> list[Path]:
             if entry.stat(follow_symlinks=False).st_mtime < deadline:
                 found.append(folder / entry.name)
         elif not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.path)
+            (folder / entry.name).unlink()
     return found
 
 
@@ -99,8 +101,8 @@ def set_aside(path: Path) -> None:
 def drops(spool: Path) -> Iterator[tuple[Path, protocol.Drops]]:
     """Each folder's drops that no hook appends to any more; the caller removes the file once they are in the journal.
 
-    The file is renamed in one round and read in the next. A crash before it is removed repeats the receipt: a loss may be told twice,
-    never not at all.
+    The file is renamed in one round and read in the next. A crash before it is removed repeats the receipt: a loss may
+    be told twice, never not at all.
     """
     for folder in folders(spool):
         taken = folder / f"{protocol.SPOOL_DROPPED}.taken"

@@ -1,4 +1,6 @@
-"""What a collector remembers besides its journal: who it is, which deliveries it has seen, the open calls, how far it published."""
+"""What a collector remembers besides its journal: who it is, which deliveries it has seen, the open calls, how far it
+published.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import fcntl
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -59,7 +61,9 @@ class Snapshot:
 
 
 def load_snapshot(path: Path) -> Snapshot | None:
-    """The snapshot on disk; None where there is none or it is of another version (the journal is then read from its start)."""
+    """The snapshot on disk; None where there is none or it is of another version (the journal is then read from its
+    start).
+    """
     try:
         data = orjson.loads(path.read_bytes())
         return Snapshot(
@@ -73,17 +77,11 @@ def load_snapshot(path: Path) -> Snapshot | None:
         return None
 
 
-def dump_snapshot(snapshot: Snapshot) -> bytes:
-    """The file that `load_snapshot` reads."""
-    return orjson.dumps(
-        {
-            "position": snapshot.position.to_json(),
-            "epoch": snapshot.epoch,
-            "seq": snapshot.seq,
-            "calls": orjson.Fragment(snapshot.calls.dump()),
-            "seen": snapshot.seen.dump(),
-        }
-    )
+def freeze_snapshot(snapshot: Snapshot) -> Callable[[], bytes]:
+    """The snapshot as of now; the result, called in any thread, gives the file that `load_snapshot` reads."""
+    calls, seen = snapshot.calls.freeze(), snapshot.seen.dump()
+    rest = {"position": snapshot.position.to_json(), "epoch": snapshot.epoch, "seq": snapshot.seq, "seen": seen}
+    return lambda: orjson.dumps(rest | {"calls": orjson.Fragment(calls())})
 
 
 def next_epoch(folder: Path, used: int) -> tuple[str, int]:
@@ -100,7 +98,9 @@ def next_epoch(folder: Path, used: int) -> tuple[str, int]:
 
 
 def hold(folder: Path) -> BinaryIO:
-    """Lock the state folder for this process's life. Raises UserError where another collector has it or it cannot be written."""
+    """Lock the state folder for this process's life. Raises UserError where another collector has it or it cannot be
+    written.
+    """
     try:
         private(folder)
         file = open(folder / "collector.lock", "ab+")

@@ -1,7 +1,9 @@
-"""What a collector costs: hooks a second and time to answer over the Unix socket, journal and redaction included, and its memory.
+"""What a collector costs: hooks a second and time to answer over the Unix socket, journal and redaction included, and
+its memory.
 
-`python tests/bench/bench_collector.py` prints the figures as JSON. The collector runs in a process of its own with a JSON-lines sink;
-the callers share one more process, so on two cores nothing waits for a core of its own. `--uvloop` runs it on uvloop.
+`python tests/bench/bench_collector.py` prints the figures as JSON. The collector runs in a process of its own with a
+JSON-lines sink; the callers share one more process, so on two cores nothing waits for a core of its own. `--uvloop`
+runs it on uvloop.
 """
 
 from __future__ import annotations
@@ -34,14 +36,16 @@ def payloads() -> Iterator[bytes]:
             "permission_mode": "default",
             "tool_name": "Bash",
             "tool_input": {
-                "command": f"cd services/orders && python -m pytest -q tests/unit/test_module_{number % 24:02d}.py | tail -30",
+                "command": f"cd services/orders && pytest -q tests/unit/test_module_{number % 24:02d}.py | tail -30",
                 "description": "Run the unit tests of one module. " * 40,
             },
             "tool_use_id": f"toolu_{number:024d}",
         }
         yield json.dumps({**common, "hook_event_name": "PreToolUse"}).encode()
         response = {"stdout": _OUTPUT, "stderr": "", "interrupted": False, "isImage": False}
-        yield json.dumps({**common, "hook_event_name": "PostToolUse", "tool_response": response, "duration_ms": 812}).encode()
+        yield json.dumps(
+            {**common, "hook_event_name": "PostToolUse", "tool_response": response, "duration_ms": 812}
+        ).encode()
         number += 1
 
 
@@ -84,7 +88,8 @@ def _rss_mib(pid: int) -> float:
 
 
 def run(hooks: int = HOOKS, *arguments: str) -> dict[str, Any]:
-    """Figures by number of connections: hooks/s, P50 and P95 from the caller's side in ms, the collector's CPU time a hook.
+    """Figures by number of connections: hooks/s, P50 and P95 from the caller's side in ms, the collector's CPU time a
+    hook.
 
     Resident memory in MiB, idle and after. On a machine that does other work only the CPU time can be compared.
     """

@@ -1,4 +1,6 @@
-"""A journal that takes nothing: its bound, a full disk, a disk that does not sync. Nothing is lost silently, and it heals."""
+"""A journal that takes nothing: its bound, a full disk, a disk that does not sync. Nothing is lost silently, and it
+heals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Kafka sink against a real broker: refused records, outages, logins; nothing twice, nothing lost, no stop that hangs."""
+"""The Kafka sink against a real broker: refused records, outages, logins; nothing twice, nothing lost, no stop that
+hangs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What happens when journal, pointers and sinks disagree after damage, a crash or a restore: gaps are told, nothing waits for ever."""
+"""What happens when journal, pointers and sinks disagree after damage, a crash or a restore: gaps are told, nothing
+waits for ever.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The spool as it may be found: torn files, links, pipes, folders of nobody, files nobody may read, payloads nobody can take."""
+"""The spool as it may be found: torn files, links, pipes, folders of nobody, files nobody may read, payloads nobody
+can take.
+"""
 
 from __future__ import annotations
 
