@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
     KafkaConnectionError,
@@ -62,7 +63,7 @@ def client_kwargs(config: KafkaConfig) -> dict[str, Any]:
     return kwargs
 
 
-def explain(error: Exception, servers: str) -> UserError:
+def explain(error: BaseException, servers: str) -> UserError:
     """The error of a Kafka client as one line that says what to do."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, AuthenticationFailedError | UnsupportedSaslMechanismError) or "uthentication" in text:
@@ -77,6 +78,25 @@ def explain(error: Exception, servers: str) -> UserError:
             exit_code=os.EX_UNAVAILABLE,
         )
     return UserError(f"Kafka at {servers}: {text}", exit_code=os.EX_UNAVAILABLE)
+
+
+async def reason(kwargs: Mapping[str, Any], error: BaseException) -> UserError:
+    """`explain`, once each broker was asked by itself: a client that reaches none says only that, also where the login was refused."""
+    servers = str(kwargs["bootstrap_servers"])
+    told = explain(error, servers)
+    if told.exit_code == os.EX_NOPERM:
+        return told
+    options = {name: value for name, value in kwargs.items() if name != "bootstrap_servers"}
+    for host, port, _ in collect_hosts(servers, randomize=False):
+        try:
+            connection = await asyncio.wait_for(create_conn(host, port, **options), timeout=5)
+        except (KafkaError, OSError, TimeoutError) as found:
+            told = explain(found, servers)
+            if told.exit_code == os.EX_NOPERM:
+                return told
+        else:
+            connection.close()
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +140,7 @@ async def create_topics(
             for topic in TOPICS
         ]
     except (KafkaError, OSError, TimeoutError) as error:
-        raise explain(error, servers) from None
+        raise await reason(kwargs, error) from None
     finally:
         await admin.close()
 
@@ -133,7 +153,7 @@ async def list_topics(kwargs: dict[str, Any]) -> list[TopicState]:
         existing = await _partitions(admin)
         return [TopicState(topic, existing.get(topic.name, 0)) for topic in TOPICS]
     except (KafkaError, OSError, TimeoutError) as error:
-        raise explain(error, kwargs["bootstrap_servers"]) from None
+        raise await reason(kwargs, error) from None
     finally:
         await admin.close()
 

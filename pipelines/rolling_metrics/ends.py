@@ -24,7 +24,7 @@ _TOOL_OUTCOME = {
     "tool.call.timed_out": "timeout",
     "tool.call.abandoned": "unknown",
 }
-_OUTCOMES: tuple[str, ...] = get_args(Outcome)
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
 _RPC_OUTCOME = {
     "completed": "ok",
     "late": "ok",
@@ -60,7 +60,7 @@ def outcome_of(event: Mapping[str, Any]) -> str | None:
         if event.get("wrapper"):
             return None
         said = event.get("outcome")
-        return str(said) if said in _OUTCOMES else outcome
+        return str(said) if said in OUTCOMES else outcome
     if name not in RPC_ENDS:
         return None
     outcome = _RPC_OUTCOME.get(event.get("status") or ("error" if name == "mcp.rpc.error" else "completed"))

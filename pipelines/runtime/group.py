@@ -56,6 +56,18 @@ class Refusal(NamedTuple):
     why: str
 
 
+class Told(NamedTuple):
+    """What goes with a commit, for the worker that takes over.
+
+    All that was due by `by_ms` (log time) is said and acknowledged. What follows from records before the offsets
+    `settled`, and from progress up to `settled_ms`, has the highest version of all workers; None: all of it has.
+    """
+
+    by_ms: int
+    settled: dict[str, int] | None
+    settled_ms: int
+
+
 class _Out:
     """The Out of one operator: what it puts goes to the operators after it."""
 
@@ -95,7 +107,10 @@ class Group:
         self.errors: dict[str, int] = {}
         self.last_error: str | None = None
         self.unrepeated = 0
+        self._settled: Mapping[str, int] = {}
+        self._settled_ms = 0
         self._version = 0
+        self._feeding: tuple[str, int] | None = None
         self._outputs: dict[tuple[str, str], Output] = {}
         self._refusals: list[Refusal] = []
         self._repeat: dict[tuple[str, str], Output] | None = None
@@ -133,6 +148,7 @@ class Group:
         partition = self.partition
         loads = orjson.loads
         others = sum(self.next_offsets.values()) - self.next_offsets[topic]
+        self._feeding = topic, others
         offset = self.next_offsets[topic] - 1
         log_time = self.log_times.get(topic, 0)
         for raw in records:
@@ -175,6 +191,7 @@ class Group:
             return
         self.progress_ms = t_ms
         self._version = sum(self.next_offsets.values())
+        self._feeding = None
         for operator, out in zip(self.operators, self._outs, strict=True):
             try:
                 operator.on_progress(t_ms, out)
@@ -190,10 +207,15 @@ class Group:
         """
         return min(max(self.log_times.get(topic, 0), read_to_end.get(topic, 0)) for topic in self.next_offsets)
 
-    def begin_rebuild(self, start: Mapping[str, int]) -> None:
-        """Fold from these offsets on, muted: up to those of `end_rebuild`, a worker before has said what follows."""
+    def begin_rebuild(self, start: Mapping[str, int], settled: Mapping[str, int], settled_ms: int) -> None:
+        """Fold from these offsets on, muted: up to those of `end_rebuild`, a worker before has said what follows.
+
+        Of that, what is not settled (see Told) is remembered for `repeat_outputs`.
+        """
         self.next_offsets = dict(start)
         self.muted = True
+        self._settled, self._settled_ms = settled, settled_ms
+        self._repeat = {}
 
     def end_rebuild(self, upto: Mapping[str, int], told_ms: int) -> None:
         """The state is folded up to these offsets, and a worker before has said all that was due by `told_ms`.
@@ -203,21 +225,18 @@ class Group:
         self.next_offsets = dict(upto)
         self.progress(told_ms)
         self.muted = False
-        self._repeat = {}
 
     def take(self) -> tuple[list[Output], list[Refusal]]:
         """What is to be sent since the last call: of each id the last, and the refused records."""
         outputs, refusals = list(self._outputs.values()), self._refusals
-        if self._repeat is not None and outputs:
-            self._repeat.update(self._outputs)
-            while len(self._repeat) > MAX_REPEATED:
-                del self._repeat[next(iter(self._repeat))]
-                self.unrepeated += 1
+        if self._repeat is not None:
+            for place, output in self._outputs.items():
+                self._remember(self._repeat, place, output)
         self._outputs, self._refusals = {}, []
         return outputs, refusals
 
     def repeat_outputs(self) -> None:
-        """Say once more, with the version of now, what was said since the take-over; only the first call does anything.
+        """Say once more, with the version of now, what is not settled; only the first call after a rebuild does it.
 
         The worker before may have read the topics in another interleaving and said less about an id under a higher
         version. Once this state is past all that it can have read, the version is past its versions too.
@@ -237,14 +256,19 @@ class Group:
             body["version"] = self._version
             if topic in STAMPED_WITH_STATE and self.progress_ms < self.partial_until_ms:
                 body["state"] = "partial"
-        if not self.muted:
+        unsettled = self._repeat if self.muted and self._is_unsettled() else None
+        if not self.muted or unsettled is not None:
             if key is not None:
                 place = key.encode()
             elif topic in BY_NAME and BY_NAME[topic].kind == "derived" and "event_name" in body:
                 place = record_key(body)
             else:
                 place = record_id.encode()
-            self._outputs[topic, record_id] = Output(topic, record_id, place, body)
+            output = Output(topic, record_id, place, body)
+            if unsettled is None:
+                self._outputs[topic, record_id] = output
+            else:
+                self._remember(unsettled, (topic, record_id), output)
         handlers = out.later.get(body.get("event_name", ""))
         if handlers:
             record = Record(topic, self.partition, NO_OFFSET, timestamp_ms(body["timestamp"]), body)
@@ -254,6 +278,18 @@ class Group:
                 except Exception as error:
                     value = orjson.dumps(body)
                     self._refuse(Refusal(topic, NO_OFFSET, record_id.encode(), value, later_out.name, where(error)))
+
+    def _is_unsettled(self) -> bool:
+        if self._feeding is None:
+            return self.progress_ms > self._settled_ms
+        topic, others = self._feeding
+        return self._version - others > self._settled[topic]
+
+    def _remember(self, repeat: dict[tuple[str, str], Output], place: tuple[str, str], output: Output) -> None:
+        repeat[place] = output
+        if len(repeat) > MAX_REPEATED:
+            del repeat[next(iter(repeat))]
+            self.unrepeated += 1
 
     def _refuse(self, refusal: Refusal) -> None:
         self.errors[refusal.by] = self.errors.get(refusal.by, 0) + 1

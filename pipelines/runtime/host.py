@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
-from pipelines.runtime.group import Group
+from pipelines.runtime.group import Group, Told
 from pipelines.runtime.metrics import WorkerMetrics
 from pipelines.runtime.rebuild import CHUNK, CREATE_TIME, log_reader
 from pipelines.runtime.sender import Message, Sender, encode, refuse
@@ -48,8 +48,8 @@ class Inputs(Protocol):
     def end(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Offset after the last record, and a time (ms, this host's clock) at which that was so; None if not known."""
 
-    def told(self, partition: int, t_ms: int) -> None:
-        """All that was due by t is said and acknowledged; the next commit says so too."""
+    def told(self, partition: int, told: Told) -> None:
+        """To go with the next commit."""
 
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
@@ -65,6 +65,8 @@ class _Owned:
         self.pending: list[Message] = []
         self.taken_at = time.monotonic()
         self.repeat_from: dict[str, int] | None = None
+        self.settled: dict[str, int] | None = None
+        self.settled_ms = 0
         self.create_time = False
         self.duplicates = 0
 
@@ -160,6 +162,7 @@ class Host:
         async with log_reader(self._settings, group) as reader:
             await reader.rebuild()
             owned.create_time = reader.create_time
+            owned.settled, owned.settled_ms = reader.settled, reader.settled_ms
         owned.ready = True
         owned.taken_at = time.monotonic()
         owned.duplicates = group.duplicates
@@ -215,6 +218,7 @@ class Host:
             group.next_offsets[topic] >= offset for topic, offset in owned.repeat_from.items()
         ):
             group.repeat_outputs()
+            owned.settled = None
 
     async def _flush(self, owned: _Owned) -> None:
         group = owned.group
@@ -242,7 +246,7 @@ class Host:
             for message in owned.pending:
                 self.metrics.outputs.labels(message.topic).inc()
             owned.pending = []
-        self._inputs.told(group.partition, group.progress_ms)
+        self._inputs.told(group.partition, Told(group.progress_ms, owned.settled, owned.settled_ms))
 
     async def _until_done(self, partition: int, step: Callable[[], Awaitable[None]]) -> bool:
         """Repeat a step through failures of the broker, as long as the partition is this worker's.

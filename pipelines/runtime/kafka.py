@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.conn import collect_hosts, create_conn
-from aiokafka.errors import AuthenticationFailedError, KafkaError, UnsupportedSaslMechanismError
+from aiokafka.errors import KafkaError
 
 from pipelines.runtime.settings import WorkerSettings
 from schemas.errors import UserError
 from schemas.topics import DLQ, INPUT_TOPICS, TOPICS
+from services.kafka import reason
 
 NEW_TOPIC_S = 3.0
 """A topic that was just made takes a moment until every broker knows it."""
@@ -35,7 +34,7 @@ async def check(settings: WorkerSettings) -> int:
             with _quiet():
                 found = await asyncio.wait_for(_topics(settings), settings.start_timeout_s)
         except (KafkaError, OSError, TimeoutError) as error:
-            raise explain(await _reason(settings, error), settings.servers) from None
+            raise await reason(settings.kafka, error) from None
         missing = [prefix + name for name in needed if prefix + name not in found]
         if not missing or time.monotonic() > deadline:
             break
@@ -64,19 +63,6 @@ async def _topics(settings: WorkerSettings) -> dict[str, int]:
         await admin.close()
 
 
-async def _reason(settings: WorkerSettings, error: BaseException) -> BaseException:
-    """Why the bootstrap failed: aiokafka says only that it did, and logs a refused login."""
-    security = {name: value for name, value in settings.kafka.items() if name != "bootstrap_servers"}
-    for host, port, _ in collect_hosts(settings.kafka["bootstrap_servers"], randomize=False):
-        try:
-            connection = await asyncio.wait_for(create_conn(host, port, **security), settings.start_timeout_s)
-        except (KafkaError, OSError, TimeoutError) as told:
-            error = told
-        else:
-            connection.close()
-    return error
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without aiokafka's log: its one failure here becomes one line of ours."""
@@ -87,18 +73,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def explain(error: BaseException, servers: str) -> UserError:
-    """A Kafka client's error as one line that says what to do."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if isinstance(error, AuthenticationFailedError | UnsupportedSaslMechanismError) or "uthentication" in text:
-        return UserError(
-            f"Kafka at {servers} refused the login ({text}): check kafka.sasl_username, sasl_password, sasl_mechanism",
-            exit_code=os.EX_NOPERM,
-        )
-    return UserError(
-        f"Kafka at {servers} cannot be reached ({text}): is it running, and are kafka.bootstrap_servers and "
-        "kafka.security_protocol right?",
-        exit_code=os.EX_UNAVAILABLE,
-    )

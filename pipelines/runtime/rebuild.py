@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipelines.runtime.group import Group
 from pipelines.runtime.settings import WorkerSettings
+from pipelines.runtime.transport import told_from_text
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ class LogReader:
         }
         self._topics = {place: topic for topic, place in self._places.items()}
         self.create_time = False
+        self.settled: dict[str, int] = {}
+        self.settled_ms = 0
 
     @property
     def places(self) -> list[TopicPartition]:
@@ -54,9 +57,15 @@ class LogReader:
             topic: min(max(begin[topic], committed[place].offset if place in committed else 0), end[topic])
             for topic, place in places.items()
         }
+        notes = {
+            topic: told_from_text(committed[place].metadata or "", upto[topic]) if place in committed else (0, 0, 0)
+            for topic, place in places.items()
+        }
         # A worker before has said all that was due by `told`, with this state or a later one; this state itself knows
         # all records only up to the first that it has yet to read.
-        told = max([int(place.metadata or 0) for place in committed.values()], default=0)
+        told = max(by_ms for by_ms, _, _ in notes.values())
+        self.settled = {topic: settled for topic, (_, settled, _) in notes.items()}
+        self.settled_ms = min([settled_ms for by_ms, _, settled_ms in notes.values() if by_ms], default=0)
         unread = [await self._log_time(topic, offset) - 1 for topic, offset in upto.items() if offset < end[topic]]
         told = min([told, *unread])
         since = max(told - group.horizon_ms, 0)
@@ -73,7 +82,7 @@ class LogReader:
                 partial = True
         if partial:
             group.partial_until_ms = told + group.horizon_ms
-        group.begin_rebuild(start)
+        group.begin_rebuild(start, self.settled, self.settled_ms)
         async for _ in self._read(start, upto):
             left = [topic for topic, offset in upto.items() if group.next_offsets[topic] < offset]
             group.progress(min([told, *(group.log_times.get(topic, 0) for topic in left)]))

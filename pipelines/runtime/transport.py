@@ -21,6 +21,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import ConsumerMessage
 from yarl import URL
 
+from pipelines.runtime.group import Told
 from pipelines.runtime.settings import WorkerSettings
 from schemas.topics import INPUT_TOPICS
 
@@ -78,12 +79,15 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def _commit(self, offsets: Any) -> bool:
         # As in Faust, but each offset carries what time was told with it, and a rebalance in between is no error.
-        consumer, assigned, told = self._ensure_consumer(), self.assignment(), self.app.told
+        consumer, assigned = self._ensure_consumer(), self.assignment()
+        told: dict[int, Told] = self.app.told  # type: ignore[attr-defined]
         self.tp_last_committed_at.update(dict.fromkeys(offsets, time.monotonic()))
         try:
             await consumer.commit(
                 {
-                    TopicPartition(tp.topic, tp.partition): OffsetAndMetadata(offset, str(told.get(tp.partition, 0)))
+                    TopicPartition(tp.topic, tp.partition): OffsetAndMetadata(
+                        offset, told_to_text(told.get(tp.partition), tp.topic, offset)
+                    )
                     for tp, offset in offsets.items()
                     if tp in assigned
                 }
@@ -159,11 +163,29 @@ class Transport(driver.Transport):
 
 
 class _App(faust.App):
-    told: dict[int, int]
-    """By partition number, the progress (ms) up to which all that was due is said and acknowledged."""
+    told: dict[int, Told]
+    """By partition number, what goes with the next commit. Its topics have their prefix."""
 
     async def on_first_start(self) -> None:
         """Faust would make a data directory here; this app keeps no tables."""
+
+
+def told_to_text(told: Told | None, topic: str, offset: int) -> str:
+    """The commit's metadata: told by (ms), settled up to (offset), settled up to (ms)."""
+    if told is None:
+        return ""
+    if told.settled is None:
+        return f"{told.by_ms} {offset} {told.by_ms}"
+    return f"{told.by_ms} {told.settled[topic]} {told.settled_ms}"
+
+
+def told_from_text(text: str, offset: int) -> tuple[int, int, int]:
+    """What `told_to_text` wrote; of a commit by anybody else: nothing told, nothing settled."""
+    try:
+        by_ms, settled, settled_ms = map(int, text.split())
+    except ValueError:
+        return 0, 0, 0
+    return by_ms, min(settled, offset), settled_ms
 
 
 def make_app(settings: WorkerSettings) -> tuple[Any, Any]:

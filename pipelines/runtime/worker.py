@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 from faust.types import TP
 
 from pipelines.runtime import http, kafka, logs
+from pipelines.runtime.group import Told
 from pipelines.runtime.host import Host
 from pipelines.runtime.settings import WorkerSettings
 from pipelines.runtime.transport import make_app
@@ -90,9 +91,10 @@ class FaustInputs:
         age_ms = time.time_ns() // 1_000_000 - before
         return int(state.highwater), self._clock() - max(age_ms, 0)
 
-    def told(self, partition: int, t_ms: int) -> None:
-        """All that was due by t is said and acknowledged; the next commit says so too."""
-        self._app.told[partition] = t_ms
+    def told(self, partition: int, told: Told) -> None:
+        """To go with the next commit."""
+        settled = told.settled and {self._prefix + topic: offset for topic, offset in told.settled.items()}
+        self._app.told[partition] = told._replace(settled=settled)
 
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
@@ -121,6 +123,8 @@ async def _run(settings: WorkerSettings) -> None:
     partitions = await _unless(stop, kafka.check(settings))
     if partitions is None:
         return
+    # Only now: what goes wrong at the start is one line of ours, without the client's.
+    logs.damp()
     app, channel = make_app(settings)
     host = Host(settings, FaustInputs(app, settings))
     prefix = len(settings.topic_prefix)

@@ -22,6 +22,7 @@ MIN_COOLDOWN_MS = 60_000
 SUB_WINDOW_MS = 10_000
 """Metric rules look at their window after each of these that had a call."""
 MAX_GROUP_CHARS = 200
+MAX_SLOT_MS = 60_000
 
 _SEEN = frozenset(
     name for topic in TOPICS if topic.kind == "input" or topic.name == TOOL_CALL_DERIVED for name in topic.events
@@ -76,8 +77,11 @@ class CompiledRule:
             self._select(0, sorted(TOOL_ENDS), when.metric.where, ("when", "metric"), common=True)
             self.by_session = self.groups == (SESSION,)
             self._read_groups(["tool.call.completed", "tool.call.timed_out"], ("when", "metric", "group_by"))
-        self.slot_ms = min((*self.withins, self.span_ms or self.cooldown_ms, self.cooldown_ms))
-        self.keep_ms = self.slot_ms + self.span_ms + self.cooldown_ms
+        self.slot_ms = min((*self.withins, self.span_ms, MAX_SLOT_MS)) if self.span_ms else self.cooldown_ms
+        self.least = len(self.selections) if self.more_than is None else self.more_than + 1
+        # An event of no match matters until its partners can no longer come; one of a match as long as its bucket.
+        self.loose_ms = self.slot_ms + self.span_ms
+        self.keep_ms = self.loose_ms + self.cooldown_ms
 
     def _select(self, step: int, names: list[str], wheres: list[Where], loc: Loc, *, common: bool = False) -> None:
         """Compile a selection. `common`: fields are those that all ends of a call have, inferred ones too."""
@@ -113,9 +117,11 @@ class CompiledRule:
         values = []
         for read in self._readers:
             value = read(event)
-            if value is None or isinstance(value, (list, tuple, dict)):
-                return None
-            values.append(_short(str(value)))
+            if type(value) is not str:
+                if value is None or isinstance(value, (list, tuple, dict)):
+                    return None
+                value = str(value)
+            values.append(value if len(value) <= MAX_GROUP_CHARS else _short(value))
         return join_key(*values)
 
     def reach_ms(self, step: int) -> int:
@@ -127,7 +133,7 @@ class CompiledRule:
         return ms // self.cooldown_ms
 
     def slot(self, ms: int) -> int:
-        """Begin, in ms, of the slot of a time: as long as the shortest `within`, cut where a bucket begins."""
+        """Begin, in ms, of the slot of a time: no longer than the shortest `within`, cut where a bucket begins."""
         return max(ms - ms % self.slot_ms, ms - ms % self.cooldown_ms)
 
 
@@ -158,6 +164,4 @@ def _session(event: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    if len(text) <= MAX_GROUP_CHARS:
-        return text
     return text[: MAX_GROUP_CHARS - 17] + "~" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]

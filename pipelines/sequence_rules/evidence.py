@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pipelines.runtime.port import Record
@@ -13,10 +11,9 @@ from schemas.facts import MAX_ITEMS
 
 
 class About(NamedTuple):
-    """What a finding needs of an event beside its time and place; all text is the event's own."""
+    """What a finding needs of an event that many events of a session have alike."""
 
     event_name: str
-    timestamp: str
     pack_hash: str
     tenant_id: str | None
     workspace_id: str | None
@@ -32,7 +29,6 @@ class About(NamedTuple):
     turn_id: str | None
     run_id: str | None
     trace_id: str | None
-    call_id: str | None
     tool_name: str | None
     tool_source: str | None
     mcp_server: str | None
@@ -41,16 +37,19 @@ class About(NamedTuple):
     secret_kinds: tuple[str, ...]
 
 
-_REPEATED = About._fields[About._fields.index("tenant_id") : About._fields.index("call_id")]
-"""Fields whose values come again and again in a session, so that one copy of each is kept."""
+_READ = About._fields[About._fields.index("tenant_id") : About._fields.index("mcp_server")]
+_shared: dict[tuple[Any, ...], About] = {}
+MAX_SHARED = 8192
 
 
 class Kept(NamedTuple):
-    """An event that met a selection. `place` is (topic, partition, offset)."""
+    """An event that met a selection: its time in ms and its place in the log (the partition is the operator's)."""
 
     ms: int
     event_id: str
-    place: tuple[str, int, int]
+    topic: str
+    offset: int
+    call_id: str | None
     about: About
 
 
@@ -74,38 +73,44 @@ class Support(NamedTuple):
 def kept(record: Record, pack_hash: str) -> Kept:
     """What is kept of a record. Raises KeyError, TypeError or ValueError for one without name, time or id."""
     event = record.event
-    mcp, policy, facts = event.get("mcp"), event.get("policy"), event.get("facts")
-    server = mcp.get("server_name") if type(mcp) is dict else event.get("mcp_server")
-    decision = _text(policy.get("decision")) if type(policy) is dict else None
-    about = About._make(
-        [
-            sys.intern(event["event_name"]),
-            event["timestamp"],
-            pack_hash,
-            *[_shared(event.get(name)) for name in _REPEATED],
-            _text(event.get("call_id")),
-            _shared(event.get("tool_name")),
-            _shared(event.get("tool_source")),
-            _shared(server),
-            None if decision == "none" else decision,
-            _texts(facts, "fingerprints"),
-            _texts(facts, "secret_kinds"),
-        ]
+    get = event.get
+    mcp, policy, facts, call_id = get("mcp"), get("policy"), get("facts"), get("call_id")
+    server = mcp.get("server_name") if type(mcp) is dict else get("mcp_server")
+    decision = policy.get("decision") if type(policy) is dict else None
+    said = (
+        event["event_name"],
+        pack_hash,
+        *[value if type(value := get(name)) is str else None for name in _READ],
+        server if type(server) is str else None,
+        decision if type(decision) is str and decision != "none" else None,
+        _texts(facts, "fingerprints"),
+        _texts(facts, "secret_kinds"),
     )
-    return Kept(record.event_ms, event["event_id"], (record.topic, record.partition, record.offset), about)
+    return Kept(
+        record.event_ms,
+        event["event_id"],
+        record.topic,
+        record.offset,
+        call_id if type(call_id) is str else None,
+        _about(said),
+    )
 
 
-def _text(value: Any) -> str | None:
-    return value if type(value) is str else None
-
-
-def _shared(value: Any) -> str | None:
-    return sys.intern(value) if type(value) is str else None
+def _about(said: tuple[Any, ...]) -> About:
+    """One copy for all events alike."""
+    about = _shared.get(said)
+    if about is None:
+        if len(_shared) >= MAX_SHARED:
+            _shared.clear()
+        about = _shared[said] = About._make(said)
+    return about
 
 
 def _texts(facts: Any, name: str) -> tuple[str, ...]:
     values = facts.get(name) if type(facts) is dict else None
-    return tuple([value for value in values[:MAX_ITEMS] if type(value) is str]) if isinstance(values, LISTS) else ()
+    if not values or not isinstance(values, LISTS):
+        return ()
+    return tuple([value for value in values[:MAX_ITEMS] if type(value) is str])
 
 
 class Slots:
@@ -119,7 +124,7 @@ class Slots:
 
     def __init__(self) -> None:
         self.by_slot: dict[int, list[Kept]] = {}
-        self.cut: set[int] = set()
+        self.cut: set[int] | None = None
 
     def add(self, slot: int, event: Kept, each: int) -> bool:
         """Keep an event. False if nothing changed: a duplicate, or one from the middle of a full slot."""
@@ -128,13 +133,14 @@ class Slots:
             self.by_slot[slot] = [event]
             return True
         place = bisect_left(events, event[:2], key=_order)
-        if place < len(events) and _order(events[place]) == event[:2]:
-            if event.place < events[place].place:
+        if place < len(events) and events[place][:2] == event[:2]:
+            if event[2:4] < events[place][2:4]:
                 events[place] = event
                 return True
             return False
         events.insert(place, event)
         if len(events) > 2 * each:
+            self.cut = self.cut or set()
             self.cut.add(slot)
             return events.pop(each) is not event
         return True
@@ -156,33 +162,30 @@ class Slots:
                 found += [event for event in self.by_slot[slot] if first_ms <= event.ms < end_ms]
         return found
 
-    def was_cut(self, first_ms: int, end_ms: int, slot_ms: int) -> bool:
-        """Whether events of this time are missing."""
-        return any(first_ms - slot_ms < slot < end_ms for slot in self.cut)
-
     def forget(self, before_ms: int) -> int:
         """Drop the slots that begin before; the number of events dropped."""
         dropped = 0
         for slot in [slot for slot in self.by_slot if slot < before_ms]:
             dropped += len(self.by_slot.pop(slot))
-        self.cut = {slot for slot in self.cut if slot >= before_ms}
+        if self.cut:
+            self.cut = {slot for slot in self.cut if slot >= before_ms}
         return dropped
 
     def dump(self) -> list[Any]:
         """The slots as JSON data."""
-        return [list(self.cut), [[slot, [_dump(event) for event in events]] for slot, events in self.by_slot.items()]]
+        slots = [
+            [slot, [[*event[:-1], tuple(event.about)] for event in events]] for slot, events in self.by_slot.items()
+        ]
+        return [list(self.cut or ()), slots]
 
     @classmethod
     def load(cls, data: list[Any]) -> Slots:
         """Slots from `dump`."""
         slots = cls()
         cut, by_slot = data
-        slots.cut = set(cut)
+        slots.cut = set(cut) or None
         slots.by_slot = {slot: [_load(event) for event in events] for slot, events in by_slot}
         return slots
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.by_slot)
 
     def __len__(self) -> int:
         return sum(map(len, self.by_slot.values()))
@@ -192,12 +195,6 @@ def _order(event: Kept) -> tuple[Any, ...]:
     return event[:2]
 
 
-def _dump(event: Kept) -> list[Any]:
-    return [event.ms, event.event_id, event.place, tuple(event.about)]
-
-
 def _load(data: list[Any]) -> Kept:
-    ms, event_id, (topic, partition, offset), about = data
-    *fields, fingerprints, secret_kinds = about
-    about = About._make([*fields, tuple(fingerprints), tuple(secret_kinds)])
-    return Kept(ms, event_id, (topic, partition, offset), about)
+    *fields, (*said, fingerprints, secret_kinds) = data
+    return Kept._make([*fields, _about((*said, tuple(fingerprints), tuple(secret_kinds)))])

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -44,13 +44,14 @@ class FieldError(ValueError):
 class Field:
     """A resolved path. `list_at` is how many of its parts lead to a list of objects, or None if there is none.
 
-    `plural`: what stands at its end is a list.
+    `plural`: what stands at its end is a list. `few`: it has one of a few values that the contract names.
     """
 
     parts: tuple[str, ...]
     default: Any
     list_at: int | None
     plural: bool = False
+    few: bool = False
 
     @property
     def path(self) -> str:
@@ -77,7 +78,7 @@ def resolve(path: str, event_names: list[str]) -> Field:
     if len({field.list_at for field in fields}) > 1:
         raise FieldError(f"{path} is a list in some of {', '.join(event_names)} and not in others")
     first = fields.pop()
-    return first if not fields else Field(parts, None, first.list_at, first.plural)
+    return first if not fields else Field(parts, None, first.list_at, first.plural, first.few)
 
 
 def _resolve(parts: tuple[str, ...], model: type[BaseModel], event_name: str) -> Field:
@@ -99,7 +100,8 @@ def _resolve(parts: tuple[str, ...], model: type[BaseModel], event_name: str) ->
             if list_at is not None:
                 raise FieldError(f"{'.'.join(parts)} goes through two lists")
             list_at = place + 1
-    return Field(parts, default if isinstance(default, bool | int | str) else None, list_at, is_list)
+    few = kind is bool or get_origin(kind) is Literal
+    return Field(parts, default if isinstance(default, bool | int | str) else None, list_at, is_list, few)
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:

@@ -7,6 +7,7 @@ from typing import Any
 from pipelines.rolling_metrics.ends import TOOL_ENDS
 from pipelines.sequence_rules.compiled import CompiledRule
 from pipelines.sequence_rules.evidence import Kept, Support
+from schemas.clock import to_rfc3339
 from schemas.identity import finding_id, join_key
 
 MAX_EVIDENCE = 64
@@ -54,7 +55,7 @@ def identity(rule: CompiledRule, tenant: str, group: str, bucket: int, partition
     return finding_id(rule.rule.id, rule.rule.version, tenant, place, bucket)
 
 
-def body(rule: CompiledRule, record_id: str, group: str, support: Support) -> dict[str, Any]:
+def body(rule: CompiledRule, group: str, bucket: int, partition: int, support: Support) -> dict[str, Any]:
     """The finding's fields, without version and state. What is supported by the least is `created`, more `updated`."""
     share = MAX_EVIDENCE // len(support.steps)
     listed = {event.event_id: event for events in support.steps for event in events[:share]}
@@ -62,6 +63,7 @@ def body(rule: CompiledRule, record_id: str, group: str, support: Support) -> di
     earliest = evidence[0]
     latest = max((events[-1] for events in support.steps if events), key=lambda event: event[:2])
     shown = support.steps[-1][0].about
+    record_id = identity(rule, earliest.about.tenant_id or "", group, bucket, partition)
     risk, notes = risk_of(rule), list(support.notes)
     parts = _score(rule, risk, support)
     if support.moved:
@@ -73,7 +75,7 @@ def body(rule: CompiledRule, record_id: str, group: str, support: Support) -> di
         "event_name": "risk.finding.created" if support.least else "risk.finding.updated",
         "event_id": record_id,
         "event_version": "1.0",
-        "timestamp": latest.about.timestamp,
+        "timestamp": to_rfc3339(latest.ms),
         **{name: value for name in _ABOUT_AGENT if (value := getattr(earliest.about, name)) is not None},
         "agent_runtime": earliest.about.agent_runtime or "other",
         "source_adapter": "sequence_rules/1",
@@ -86,9 +88,9 @@ def body(rule: CompiledRule, record_id: str, group: str, support: Support) -> di
         "group": group,
         "tags": list(rule.rule.tags),
         "actions": list(rule.rule.action),
-        "first_seen": earliest.about.timestamp,
-        "last_seen": latest.about.timestamp,
-        "evidence": [_reference(event) for event in evidence],
+        "first_seen": to_rfc3339(earliest.ms),
+        "last_seen": to_rfc3339(latest.ms),
+        "evidence": [_reference(event, partition) for event in evidence],
         "evidence_count": support.total,
         "score": sum(parts.values()),
         "score_parts": parts,
@@ -109,18 +111,17 @@ def body(rule: CompiledRule, record_id: str, group: str, support: Support) -> di
     return fields
 
 
-def _reference(event: Kept) -> dict[str, Any]:
-    topic, partition, offset = event.place
+def _reference(event: Kept, partition: int) -> dict[str, Any]:
     reference = {
         "event_id": event.event_id,
         "event_name": event.about.event_name,
-        "topic": topic,
+        "topic": event.topic,
         "partition": partition,
-        "offset": offset,
-        "timestamp": event.about.timestamp,
+        "offset": event.offset,
+        "timestamp": to_rfc3339(event.ms),
     }
-    if event.about.call_id is not None:
-        reference["call_id"] = event.about.call_id
+    if event.call_id is not None:
+        reference["call_id"] = event.call_id
     return reference
 
 

@@ -17,7 +17,7 @@ import orjson
 from pipelines.runtime.port import LATENESS_MS, Out, Record
 from pipelines.sequence_rules.compiled import CompiledPack, CompiledRule
 from pipelines.sequence_rules.evidence import Kept, Support, kept
-from pipelines.sequence_rules.findings import MAX_EVIDENCE, body, identity
+from pipelines.sequence_rules.findings import MAX_EVIDENCE, body
 from pipelines.sequence_rules.patterns import Patterns
 from pipelines.sequence_rules.rates import GroupKey, Rates
 from schemas.topics import RISK_FINDING
@@ -87,7 +87,7 @@ class SequenceRules:
             if group is None:
                 self._counts["without_group"] += 1
                 continue
-            if rule.slot(ms) + rule.keep_ms + LATENESS_MS <= self._forgotten_ms:
+            if rule.slot(ms) + rule.loose_ms + LATENESS_MS <= self._forgotten_ms:
                 self._counts["too_late"] += 1
                 continue
             key = (tenant if type(tenant) is str else "", group)
@@ -125,7 +125,7 @@ class SequenceRules:
         said = self._said.get(place)
         name, key, bucket = place
         rule = self._rules[name]
-        made = body(rule, identity(rule, *key, bucket, self._partition), key[1], support) if support else None
+        made = body(rule, key[1], bucket, self._partition, support) if support else None
         if support is None or not support.holds:
             if gone := said or made:
                 out.retract(RISK_FINDING, gone["finding_id"], gone)

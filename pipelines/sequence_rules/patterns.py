@@ -10,18 +10,28 @@ from pipelines.sequence_rules.evidence import Kept, Slots, Support
 from pipelines.sequence_rules.matching import chains, runs, value_flow
 from pipelines.sequence_rules.rates import GroupKey
 
-MAX_KEPT = 100_000
+MAX_KEPT = 200_000
 """Events kept of one rule in one partition. Beyond it new ones are dropped: a bound that is no function of the set."""
 
 _MINUTE_MS = 60_000
 
 
+class _Group:
+    """The slots of each step, and the end of the last cooldown bucket with a finding."""
+
+    __slots__ = ("matched_until_ms", "steps")
+
+    def __init__(self, steps: list[Slots]) -> None:
+        self.steps = steps
+        self.matched_until_ms = 0
+
+
 class Patterns:
-    """The state of one sequence or count rule: per group, the slots of each step."""
+    """The state of one sequence or count rule."""
 
     def __init__(self, rule: CompiledRule) -> None:
         self.rule = rule
-        self._groups: dict[GroupKey, list[Slots]] = {}
+        self._groups: dict[GroupKey, _Group] = {}
         self._expiry: dict[int, set[GroupKey]] = {}
         self._kept = 0
 
@@ -32,79 +42,95 @@ class Patterns:
 
     def add(self, key: GroupKey, step: int, event: Kept) -> set[int]:
         """Keep an event; the cooldown buckets to judge anew."""
-        steps = self._groups.get(key)
-        if steps is None:
-            steps = self._groups[key] = [Slots() for _ in self.rule.selections]
-        slots, slot = steps[step], self.rule.slot(event.ms)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group([Slots() for _ in self.rule.selections])
+        slots, slot = group.steps[step], self.rule.slot(event.ms)
         before = len(slots.by_slot.get(slot, ()))
         changed = slots.add(slot, event, self.rule.kept)
         self._kept += len(slots.by_slot[slot]) - before
         if not before:
-            self._expire(key, slot)
-        return self._touched(steps, step, slot) if changed else set()
+            self._expire(key, slot + self.rule.loose_ms)
+        if not changed or (not group.matched_until_ms and sum(map(len, group.steps)) < self.rule.least):
+            return set()
+        return self._touched(group, step, slot)
 
     def remove(self, key: GroupKey, step: int, event: Kept) -> set[int]:
         """Forget an event that was taken back; the cooldown buckets to judge anew, even if it was not known."""
-        steps, slot = self._groups.get(key), self.rule.slot(event.ms)
+        group, slot = self._groups.get(key), self.rule.slot(event.ms)
         own = {self.rule.bucket(event.ms)} if step == len(self.rule.selections) - 1 else set()
-        if steps is None:
+        if group is None:
             return own
-        self._kept -= steps[step].remove(slot, event.event_id)
-        return own | self._touched(steps, step, slot)
+        self._kept -= group.steps[step].remove(slot, event.event_id)
+        return own | self._touched(group, step, slot)
 
-    def _touched(self, steps: list[Slots], step: int, slot: int) -> set[int]:
+    def _touched(self, group: _Group, step: int, slot: int) -> set[int]:
         """Buckets with last events whose match can have an event of this slot."""
         rule = self.rule
         last = slot + rule.slot_ms + rule.reach_ms(step)
-        return {rule.bucket(at) for at in steps[-1].by_slot if slot - rule.slot_ms < at <= last}
+        return {rule.bucket(at) for at in group.steps[-1].by_slot if slot - rule.slot_ms < at <= last}
 
     def support(self, key: GroupKey, bucket: int) -> Support | None:
         """What supports a finding about a group in a cooldown bucket: matches whose last event lies in it."""
-        rule, steps = self.rule, self._groups.get(key)
-        if steps is None:
+        rule, group = self.rule, self._groups.get(key)
+        if group is None:
             return None
+        steps = group.steps
         first, end = bucket * rule.cooldown_ms, (bucket + 1) * rule.cooldown_ms
         begin = first - rule.span_ms
         if rule.more_than is not None:
             found = [runs(steps[0].between(begin, end), rule.more_than, rule.span_ms, first)]
-            least = rule.more_than + 1
         else:
             last = steps[-1].between(first, end)
             if not last:
                 return None
             found = chains([*(slots.between(begin, end) for slots in steps[:-1]), last], rule.withins)
-            least = len(found)
         if not found[-1]:
             return None
+        group.matched_until_ms = max(group.matched_until_ms, end)
         count = len({event.event_id for events in found for event in events})
-        cut = any(slots.was_cut(begin, end, rule.slot_ms) for slots in steps)
-        return Support(found, count, count <= least, cut, value_flow(found), [])
+        cut = any(
+            slots.cut and not slots.cut.isdisjoint(rule.slot(event.ms) for event in events)
+            for slots, events in zip(steps, found, strict=True)
+        )
+        return Support(found, count, count <= rule.least, cut, value_flow(found), [])
 
-    def _expire(self, key: GroupKey, slot: int) -> None:
-        due = (slot + self.rule.keep_ms + LATENESS_MS) // _MINUTE_MS
-        self._expiry.setdefault(due, set()).add(key)
+    def _expire(self, key: GroupKey, ms: int) -> None:
+        self._expiry.setdefault((ms + LATENESS_MS) // _MINUTE_MS, set()).add(key)
 
     def forget(self, t_ms: int) -> None:
-        """Drop what no record within the lateness bound can change."""
-        before = t_ms - self.rule.keep_ms - LATENESS_MS
+        """Drop what no record within the lateness bound can change.
+
+        Events that are in no match by then never will be; those of a match stay as long as its finding can change.
+        """
         for minute in [minute for minute in self._expiry if (minute + 1) * _MINUTE_MS <= t_ms]:
             for key in self._expiry.pop(minute):
-                steps = self._groups.get(key)
-                if steps is None:
+                group = self._groups.get(key)
+                if group is None:
                     continue
-                self._kept -= sum(slots.forget(before) for slots in steps)
-                if not any(slots.by_slot for slots in steps):
+                matched = group.matched_until_ms + LATENESS_MS > t_ms
+                keep_ms = self.rule.keep_ms if matched else self.rule.loose_ms
+                self._kept -= sum(slots.forget(t_ms - keep_ms - LATENESS_MS) for slots in group.steps)
+                left = min((slot for slots in group.steps for slot in slots.by_slot), default=None)
+                if left is None:
                     del self._groups[key]
+                elif matched:
+                    self._expire(key, max(left + keep_ms, t_ms - LATENESS_MS))
 
     def dump(self) -> list[Any]:
         """The state as JSON data."""
-        return [[key, [slots.dump() for slots in steps]] for key, steps in self._groups.items()]
+        return [
+            [key, group.matched_until_ms, [slots.dump() for slots in group.steps]]
+            for key, group in self._groups.items()
+        ]
 
     def load(self, data: list[Any]) -> None:
         """Take over a dumped state."""
-        for (tenant, group), dumped in data:
-            steps = self._groups[tenant, group] = [Slots.load(slots) for slots in dumped]
-            self._kept += sum(map(len, steps))
-            for slots in steps:
+        for (tenant, name), matched_until_ms, dumped in data:
+            key = (tenant, name)
+            group = self._groups[key] = _Group([Slots.load(slots) for slots in dumped])
+            group.matched_until_ms = matched_until_ms
+            self._kept += sum(map(len, group.steps))
+            for slots in group.steps:
                 for slot in slots.by_slot:
-                    self._expire((tenant, group), slot)
+                    self._expire(key, slot + self.rule.loose_ms)

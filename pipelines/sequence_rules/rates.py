@@ -14,6 +14,7 @@ from pipelines.rolling_metrics.ends import (
     FAILED,
     INFERRED,
     KNOWN,
+    OUTCOMES,
     SAME_CALL_MS,
     End,
     add_end,
@@ -46,6 +47,12 @@ _COUNTED = {
     "agent_tool_call_blocked_total": _BLOCKED,
     "agent_tool_call_error_rate": _FAILED,
 }
+
+
+_CLASSES: dict[str, tuple[bool, bool, bool, bool]] = {
+    outcome: (True, outcome in KNOWN, outcome in FAILED, outcome == "blocked") for outcome in OUTCOMES
+}
+_PLACES = {outcome: [place for place, one in enumerate(classes) if one] for outcome, classes in _CLASSES.items()}
 
 
 class _Group:
@@ -84,24 +91,28 @@ class Rates:
         if outcome is None:
             return
         ref, event_id, sub = call_ref(event), event["event_id"], ms // SUB_WINDOW_MS
-        known = self._calls.get(ref, [])
-        ends = list(known)
+        end = End(event["event_name"] in INFERRED, ms, event_id, (key, outcome))
+        known = self._calls.get(ref)
         if event.get("retracted"):
+            ends = list(known or ())
             if not remove_end(ends, event_id):
                 return
             self._group(key).events.remove(sub * SUB_WINDOW_MS, event_id)
         else:
-            if self._counted == _TOTAL or _classes(outcome)[self._counted]:
+            if self._counted == _TOTAL or _CLASSES[outcome][self._counted]:
                 self._group(key).events.add(sub * SUB_WINDOW_MS, kept(record, pack_hash), EACH_SIDE)
-            if not add_end(ends, End(event["event_name"] in INFERRED, ms, event_id, (key, outcome))):
+            ends = list(known or ())
+            if not add_end(ends, end):
                 return
-            self._expiry.setdefault((ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS, []).append(ref)
-        for by, counted in ((-1, counting(known)), (1, counting(ends))):
+            expires = (ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS
+            if expires not in self._expiry:
+                self._expiry[expires] = []
+            self._expiry[expires].append(ref)
+        self._calls[ref] = ends
+        for by, counted in ((-1, counting(known or [])), (1, counting(ends))):
             for end in counted:
                 owner, said = end.payload
-                self._count(owner, end.ms // SUB_WINDOW_MS, said, by)
-                self._open.setdefault(end.ms // SUB_WINDOW_MS, {})[owner] = record.log_time_ms
-        self._calls[ref] = ends
+                self._count(owner, end.ms // SUB_WINDOW_MS, said, by, record.log_time_ms)
 
     def _group(self, key: GroupKey) -> _Group:
         group = self._groups.get(key)
@@ -109,10 +120,17 @@ class Rates:
             group = self._groups[key] = _Group()
         return group
 
-    def _count(self, key: GroupKey, sub: int, outcome: str, by: int) -> None:
-        counts = self._group(key).counts.setdefault(sub, [0, 0, 0, 0])
-        for place, one in enumerate(_classes(outcome)):
-            counts[place] += by * one
+    def _count(self, key: GroupKey, sub: int, outcome: str, by: int, log_ms: int) -> None:
+        counts = self._group(key).counts
+        sums = counts.get(sub)
+        if sums is None:
+            sums = counts[sub] = [0, 0, 0, 0]
+        for place in _PLACES[outcome]:
+            sums[place] += by
+        opened = self._open.get(sub)
+        if opened is None:
+            opened = self._open[sub] = {}
+        opened[key] = log_ms
 
     def closed(self, t_ms: int) -> list[tuple[GroupKey, int, int]]:
         """Groups and cooldown buckets to judge, as a sub-window of theirs changed and is closed; and when it changed.
@@ -164,7 +182,7 @@ class Rates:
         if not fired:
             return Support([events], len(events), False, False, [], [], holds=False)
         value, _, base = max(fired)
-        cut = any(sub * SUB_WINDOW_MS in group.events.cut for sub in covered)
+        cut = not (group.events.cut or set()).isdisjoint(places)
         count = sum(counts[sub][self._counted] for sub in covered if sub in counts)
         shown = f"{value:.3f} of {base} calls" if self._is_rate else f"{value:.0f}"
         note = f"{self._name} up to {shown}."
@@ -221,10 +239,6 @@ class Rates:
             group = self._group(_key(key))
             group.counts, group.events = dict(counts), Slots.load(events)
         self._open = {sub: {_key(key): log_ms for key, log_ms in keys} for sub, keys in data["open"]}
-
-
-def _classes(outcome: str) -> tuple[int, int, int, int]:
-    return 1, outcome in KNOWN, outcome in FAILED, outcome == "blocked"
 
 
 def _key(data: list[str]) -> GroupKey:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import re2
 
 from pipelines.sequence_rules.conditions import Condition, ConditionError, Predicate, encoded, predicate, regex
-from pipelines.sequence_rules.fields import LISTS, reader
+from pipelines.sequence_rules.fields import LISTS, Field, reader
 from schemas.events import ToolSource
 
 SOURCES: tuple[str, ...] = get_args(ToolSource)
@@ -55,15 +55,15 @@ class _Table:
     __slots__ = ("arms", "read")
 
     def __init__(self, condition: Condition) -> None:
-        self.read = _values(condition)
+        self.read = _reader(condition)
         self.arms: dict[Any, list[_Arm]] = {}
 
     def add(self, condition: Condition, arm: _Arm) -> None:
         for value in condition.values:
             self.arms.setdefault(value, []).append(arm)
 
-    def reach(self, event: Mapping[str, Any], found: list[_Arm]) -> None:
-        for value in self.read(event):
+    def reach(self, root: Any, found: list[_Arm]) -> None:
+        for value in self.read(root):
             try:
                 arms = self.arms.get(value)
             except TypeError:
@@ -78,7 +78,7 @@ class _Gate:
     __slots__ = ("arms", "read", "remembered", "united")
 
     def __init__(self, condition: Condition) -> None:
-        self.read = _values(condition)
+        self.read = _reader(condition)
         self.arms: list[tuple[re2._Regexp, _Arm]] = []
         self.united: re2._Regexp | None = None
         self.remembered: dict[str, list[_Arm]] = {}
@@ -94,8 +94,8 @@ class _Gate:
         except ConditionError:
             self.united = None
 
-    def reach(self, event: Mapping[str, Any], found: list[_Arm]) -> None:
-        for text in self.read(event):
+    def reach(self, root: Any, found: list[_Arm]) -> None:
+        for text in self.read(root):
             if type(text) is not str:
                 continue
             arms = self.remembered.get(text)
@@ -114,20 +114,43 @@ class _Gate:
         return [arm for one, arm in self.arms if one.search(raw) is not None]
 
 
+class _Presence:
+    """Arms that need a list of facts not to be empty, whatever it holds."""
+
+    __slots__ = ("arms",)
+
+    def __init__(self, condition: Condition) -> None:
+        self.arms: list[_Arm] = []
+
+    def add(self, condition: Condition, arm: _Arm) -> None:
+        self.arms.append(arm)
+
+    def reach(self, root: Any, found: list[_Arm]) -> None:
+        if root:
+            found += self.arms
+
+
+_Probe = _Table | _Gate | _Presence
+
+
 class _Plan:
     """How the events of one name and tool source are looked at."""
 
     def __init__(self) -> None:
         self.always: list[_Arm] = []
-        self.on_facts: list[_Table | _Gate] = []
-        self.on_event: list[_Table | _Gate] = []
+        self.on_facts: dict[str, list[_Probe]] = {}
+        self.on_event: list[_Probe] = []
 
     def select(self, event: Mapping[str, Any]) -> list[Selection]:
         """The selections that the event meets, each once."""
         found = list(self.always)
-        if event.get("facts"):
-            for probe in self.on_facts:
-                probe.reach(event, found)
+        facts = event.get("facts")
+        if type(facts) is dict:
+            on_facts = self.on_facts
+            for name, fact in facts.items():
+                if name in on_facts:
+                    for probe in on_facts[name]:
+                        probe.reach(fact, found)
         for probe in self.on_event:
             probe.reach(event, found)
         if not found:
@@ -160,7 +183,7 @@ class Index:
 
 def _plan(selections: list[Selection], source: str) -> _Plan | None:
     plan = _Plan()
-    probes: dict[tuple[str, bool], _Table | _Gate] = {}
+    probes: dict[tuple[str, type[_Probe]], _Probe] = {}
     for selection in selections:
         for conditions in selection.alternatives:
             if not all(one.test()(source) for one in conditions if _is_source(one)):
@@ -171,11 +194,14 @@ def _plan(selections: list[Selection], source: str) -> _Plan | None:
             if telling is None or _telling(telling) == 0:
                 plan.always.append(arm)
                 continue
-            place = (telling.field.path, telling.op in _AS_REGEX)
-            probe = probes.get(place)
+            kind = _probe(telling)
+            probe = probes.get((telling.field.path, kind))
             if probe is None:
-                probe = probes[place] = _Gate(telling) if telling.op in _AS_REGEX else _Table(telling)
-                (plan.on_facts if telling.field.parts[0] == "facts" else plan.on_event).append(probe)
+                probe = probes[telling.field.path, kind] = kind(telling)
+                if telling.field.parts[0] == "facts":
+                    plan.on_facts.setdefault(telling.field.parts[1], []).append(probe)
+                else:
+                    plan.on_event.append(probe)
             probe.add(telling, arm)
     for probe in probes.values():
         if isinstance(probe, _Gate):
@@ -189,41 +215,60 @@ def _is_source(condition: Condition) -> bool:
 
 def _telling(condition: Condition) -> int:
     """How few events a condition lets through, roughly; 0 if events cannot be reached through it."""
-    in_facts = condition.field.parts[0] == "facts"
-    if condition.op in {"eq", "in"}:
-        if any(value == condition.field.default for value in condition.values) and condition.field.list_at is None:
+    field, op = condition.field, condition.op
+    in_facts = field.parts[0] == "facts"
+    if op in {"eq", "in"}:
+        if field.list_at is None and field.default in condition.values:
             return 0
-        return 4 if in_facts else 2
-    if condition.op in _AS_REGEX:
-        return 3 if in_facts else 1
-    return 0
+        if in_facts:
+            if len(condition.values) > 1:
+                return 4
+            return 3 if field.few and field.list_at is not None else 6
+        return 1 if field.few else 2
+    if op in _AS_REGEX:
+        return 5 if in_facts else 1
+    # Most calls have no hosts, packages or secrets.
+    return 3 if in_facts and (field.plural or field.list_at) and op != "exists" else 0
 
 
-def _values(condition: Condition) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """A function that gives all values of the condition's field in an event."""
+def _probe(condition: Condition) -> type[_Probe]:
+    if condition.op in {"eq", "in"}:
+        return _Table
+    return _Gate if condition.op in _AS_REGEX else _Presence
+
+
+def _reader(condition: Condition) -> Callable[[Any], Sequence[Any]]:
+    """A function that gives all values of a condition's field in an event, or, for facts, in the fact of that name."""
     field = condition.field
-    if field.list_at is None:
-        read = reader(field.parts, field.default)
+    skip = 2 if field.parts[0] == "facts" else 0
+    parts = field.parts[skip:]
+    if field.list_at is not None:
+        return _in_elements(parts[: field.list_at - skip], parts[field.list_at - skip :], field)
+    if not parts:
+        return lambda fact: fact if isinstance(fact, LISTS) else (fact,)
+    read = reader(parts, field.default)
 
-        def plain(event: Mapping[str, Any]) -> Sequence[Any]:
-            value = read(event)
-            return value if isinstance(value, LISTS) else [value]
+    def plain(event: Mapping[str, Any]) -> Sequence[Any]:
+        value = read(event)
+        return value if isinstance(value, LISTS) else (value,)
 
-        return plain
-    elements_of, inner = reader(field.parts[: field.list_at]), reader(field.parts[field.list_at :], field.default)
+    return plain
 
-    def of_elements(event: Mapping[str, Any]) -> list[Any]:
-        elements = elements_of(event)
+
+def _in_elements(outer: tuple[str, ...], inner: tuple[str, ...], field: Field) -> Callable[[Any], Sequence[Any]]:
+    elements_of, value_of, default = reader(outer) if outer else None, reader(inner, field.default), field.default
+    (name,) = inner if len(inner) == 1 else (None,)
+
+    def of_elements(root: Any) -> Sequence[Any]:
+        elements = root if elements_of is None else elements_of(root)
         if not isinstance(elements, LISTS):
-            return []
-        values: list[Any] = []
-        for element in elements:
-            if type(element) is dict:
-                value = inner(element)
-                if isinstance(value, LISTS):
-                    values += value
-                else:
-                    values.append(value)
-        return values
+            return ()
+        if name is not None:
+            values = [element.get(name, default) for element in elements if type(element) is dict]
+        else:
+            values = [value_of(element) for element in elements if type(element) is dict]
+        if not field.plural:
+            return values
+        return [value for found in values if isinstance(found, LISTS) for value in found]
 
     return of_elements

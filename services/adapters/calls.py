@@ -313,7 +313,7 @@ class CallTable:
             "version": _SNAPSHOT_VERSION,
             "forgotten": self.forgotten,
             # The calls tell the rest of this index; where one id names several, their order is known only here.
-            "by_native": {native: list(keys) for native, keys in self._by_native.items() if len(keys) > 1},
+            "by_native": dict(sorted((name, list(keys)) for name, keys in self._by_native.items() if len(keys) > 1)),
             "root": dict(self._root),
             "children": dict(self._children),
             "sessions": orjson.Fragment(orjson.dumps(self._sessions)),

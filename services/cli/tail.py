@@ -74,7 +74,7 @@ async def _follow(
     from aiokafka import AIOKafkaConsumer
     from aiokafka.errors import KafkaError
 
-    from services.kafka import explain, partitions_of
+    from services.kafka import partitions_of, reason
 
     consumer = AIOKafkaConsumer(**kwargs, enable_auto_commit=False, auto_offset_reset="earliest")
     try:
@@ -90,7 +90,7 @@ async def _follow(
             consumer.seek(partition, found.offset if found else ends[partition])
         await _print(consumer, ends if until_now else None, keep, show)
     except (KafkaError, OSError, TimeoutError) as error:
-        raise explain(error, kwargs["bootstrap_servers"]) from None
+        raise await reason(kwargs, error) from None
     finally:
         await consumer.stop()
 

@@ -46,6 +46,10 @@ def list_command(ctx: click.Context, as_json: bool) -> None:
     """List every topic of the table with its partitions, key and events; missing ones are named.
 
     Exit code 69 when one is missing.
+
+    \b
+    Example:
+      agenttrace topics list --json | jq -r '.[] | select(.partitions == 0) | .name'
     """
     states = asyncio.run(list_topics(kafka_kwargs(load_config().config)))
     if as_json:

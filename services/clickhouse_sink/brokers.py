@@ -9,16 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import KafkaError
 
 from schemas.errors import UserError
 from services.clickhouse_sink.records import TABLE_OF
 from services.clickhouse_sink.settings import SinkSettings
-from services.kafka import explain
+from services.kafka import reason
 
 RETRY_S = 2.0
-ASK_S = 5.0
 
 Say = Callable[[UserError], None]
 """Told, at each try, why Kafka is away."""
@@ -66,20 +64,8 @@ async def _start(make: Callable[[], Any], settings: SinkSettings, say: Say) -> A
         except (KafkaError, OSError, TimeoutError) as error:
             with contextlib.suppress(KafkaError, OSError, TimeoutError):
                 await client.stop()
-            told = explain(await _cause(settings.kafka) or error, settings.servers)
+            told = await reason(settings.kafka, error)
             if told.exit_code != os.EX_UNAVAILABLE:
                 raise told from None
             say(told)
             await asyncio.sleep(RETRY_S)
-
-
-async def _cause(kafka: dict[str, Any]) -> Exception | None:
-    """Why no broker takes the connection: the client only says that none did, also where each refused the login."""
-    options = {name: value for name, value in kafka.items() if name != "bootstrap_servers"}
-    for host, port, _ in collect_hosts(kafka["bootstrap_servers"]):
-        try:
-            connection = await asyncio.wait_for(create_conn(host, port, **options), ASK_S)
-        except (KafkaError, OSError, TimeoutError) as error:
-            return error
-        connection.close()
-    return None

@@ -104,8 +104,11 @@ def fault(topic: str, value: bytes | None) -> str | None:
     return None
 
 
-def blocks(records: Iterable[ConsumerRecord], prefix: str) -> Iterator[Block]:
-    """The records as one block a table, in their order; all must be without `fault`."""
+def blocks(records: Iterable[ConsumerRecord], prefix: str, now_ms: int) -> Iterator[Block]:
+    """The records as one block a table, in their order; all must be without `fault`.
+
+    A record without a time counts as logged now: retention counts from the log time and would drop the row at once.
+    """
     by_table: dict[str, list[ConsumerRecord]] = {}
     for record in records:
         by_table.setdefault(TABLE_OF[record.topic.removeprefix(prefix)], []).append(record)
@@ -114,7 +117,7 @@ def blocks(records: Iterable[ConsumerRecord], prefix: str) -> Iterator[Block]:
             [row.topic for row in rows],
             [row.partition for row in rows],
             [row.offset for row in rows],
-            [max(row.timestamp, 0) for row in rows],
+            [row.timestamp if row.timestamp > 0 else now_ms for row in rows],
             [row.value for row in rows],
         ]
         if table == DEAD:

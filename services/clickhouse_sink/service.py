@@ -39,7 +39,6 @@ def run(settings: SinkSettings) -> None:
     or when the port is taken. While either of them is away it waits.
     """
     damper = Damper()
-    logging.getLogger("aiokafka").setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
         handler.addFilter(damper)
 
@@ -190,7 +189,7 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         metrics.control.inc(batch.control)
         for record, why in batch.faults:
             await self._dead_letter(record, why, 1)
-        for block in blocks(batch.rows, self.settings.topic_prefix):
+        for block in blocks(batch.rows, self.settings.topic_prefix, time.time_ns() // 1_000_000):
             await self._writer.write(block)
         if batch.rows:
             oldest = min(record.timestamp for record in batch.rows)

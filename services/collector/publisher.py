@@ -25,8 +25,8 @@ _GATHER_S = 0.02
 _RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SAY_EVERY_S = 60.0
 
-Lost = Callable[[list[SeqRange], int], None]
-"""Told of seqs that the journal no longer has, and of how many damaged lines there were where no seq tells."""
+Lost = Callable[[list[SeqRange], list[Position]], None]
+"""Told of seqs that the journal no longer has, and where the damaged lines before the last event read are."""
 
 
 class Publisher:
@@ -44,7 +44,7 @@ class Publisher:
         self._lost = lost
         self._wake = asyncio.Event()
         self._said_at = 0.0
-        self._damaged = 0
+        self._damaged: list[Position] = []
         self.failed = False
         position, self.published = read_pointer(pointer)
         # A pointer ahead of the journal (which was lost or put back) would wait for lines that never come.
@@ -103,7 +103,7 @@ class Publisher:
     def _checked(self, line: Line) -> list[dict[str, Any]]:
         """The line's events; a gap before them is told."""
         if line.events is None:
-            self._damaged += 1
+            self._damaged.append(line.position)
             log.error(
                 "journal %s: the line at byte %d does not fit its checksum and is left out",
                 line.position.segment,
@@ -115,7 +115,7 @@ class Publisher:
             gaps = gaps_between(self._read, producer)
             if gaps or self._damaged:
                 self._lost(gaps, self._damaged)
-                self._damaged = 0
+                self._damaged = []
             self._read = (producer["epoch"], producer["seq"])
         return line.events
 

@@ -77,7 +77,7 @@ class Collector:
         self.journal = Journal(settings.folder / "journal", min(SEGMENT_BYTES, settings.journal_max_bytes // 8))
         self._snapshot_path = settings.folder / "snapshot.json"
         self._kept = Position()
-        self._gaps: set[tuple[int, int, int]] = set()
+        self._gaps: set[tuple[int, int, int] | Position] = set()
         self._odd: set[str] = set()
         self._sync_problem: str | None = None
         self.intake = self._recover()
@@ -228,15 +228,17 @@ class Collector:
         self._sync_problem = None
         return True
 
-    def _lost(self, gaps: list[SeqRange], damaged: int) -> None:
+    def _lost(self, gaps: list[SeqRange], damaged: list[Position]) -> None:
         """A publisher met a gap in the journal; the first one to meet it has it told."""
-        new = [gap for gap in gaps if (gap.epoch, gap.first, gap.last) not in self._gaps]
-        self._gaps.update((gap.epoch, gap.first, gap.last) for gap in new)
-        if new:
-            self.intake.lost("journal_damaged", new)
-        elif damaged and not gaps:
+        ranges = [gap for gap in gaps if (gap.epoch, gap.first, gap.last) not in self._gaps]
+        lines = [position for position in damaged if position not in self._gaps]
+        self._gaps.update((gap.epoch, gap.first, gap.last) for gap in ranges)
+        self._gaps.update(lines)
+        if ranges:
+            self.intake.lost("journal_damaged", ranges)
+        elif lines and not gaps:
             # Damaged lines at an epoch's end: nobody knows which seqs they held.
-            self.intake.dropped("journal_damaged", damaged, 0)
+            self.intake.dropped("journal_damaged", len(lines), 0)
         self.intake.settle(_now_ms())
 
     async def _housekeeping(self) -> None:
@@ -393,7 +395,8 @@ class Collector:
         except OSError as error:
             # The last saved one still tells which segments may go.
             self.metrics.failures.labels("snapshot").inc()
-            log.warning("snapshot %s cannot be written: %s", self._snapshot_path, error.strerror)
+            if keep_bytes is None:
+                log.warning("snapshot %s cannot be written: %s", self._snapshot_path, error.strerror)
         if keep_bytes is None:
             keep_bytes = min(KEEP_BYTES, settings.journal_max_bytes // 4)
         free = min([self._kept, *(publisher.position for publisher in self.publishers)])

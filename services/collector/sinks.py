@@ -23,7 +23,7 @@ from schemas.clock import to_rfc3339
 from schemas.errors import UserError
 from schemas.topics import DLQ, HEADER_KIND, HEADER_SCHEMA, TOPIC_OF_EVENT, record_key
 from services.collector.files import cut_torn, private
-from services.kafka import explain
+from services.kafka import explain, reason
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class KafkaSink:
                 await producer.start()
         except (KafkaError, OSError, TimeoutError) as error:
             await self.stop()
-            told = explain(error, self._kwargs["bootstrap_servers"])
+            told = await reason(self._kwargs, error)
             if told.exit_code == os.EX_NOPERM:
                 raise told from None
             raise SinkError(str(told)) from error

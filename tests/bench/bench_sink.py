@@ -1,6 +1,6 @@
 """Rows a second of the sink's write path into ClickHouse, against clickhouse-connect alone on the same rows.
 
-`python -m tests.bench.bench_sink` prints the figures as JSON. Four sides, in interleaved rounds, all into the same tables
+`python -m tests.bench.bench_sink` prints the figures as JSON. Five sides in interleaved rounds, all into the same tables
 with the same materialised views behind them; what a client needs is prepared before its clock starts:
 
 - `sink`: Kafka records as aiokafka gives them → check → blocks → writer, as the service does it
@@ -41,7 +41,7 @@ from services.clickhouse_sink.writer import Writer
 from services.embedded.clickhouse import ClickHouseServer
 
 ROUNDS = 5
-ROWS = 30_000
+ROWS = 10_000
 BATCH = 10_000
 T0 = 1_796_064_689_000
 
@@ -127,7 +127,7 @@ async def _sink(writer: Writer, batches: list[list[ConsumerRecord]]) -> float:
     for records in batches:
         batch = Batch("")
         batch.add(place, records)
-        for block in blocks(batch.rows, ""):
+        for block in blocks(batch.rows, "", T0):
             await writer.write(block)
     return time.perf_counter() - began
 
@@ -197,7 +197,6 @@ async def _measure(dsn: str) -> dict[str, Any]:
     client = await asyncio.to_thread(connect, dsn)
     described = client.query("DESCRIBE TABLE decoded_events").result_rows
     columns = [(str(row[0]), str(row[1])) for row in described]
-    names = [name for name, _ in columns]
 
     async def refuse(record: ConsumerRecord, why: str, tries: int) -> None:
         raise AssertionError(f"{record.offset}: {why}")
@@ -209,7 +208,7 @@ async def _measure(dsn: str) -> dict[str, Any]:
     for round_ in range(ROUNDS + 1):
         for side in ("client_columns", "sink", "client_same", "client_rows", "client_json"):
             values = events(ROWS, first)
-            took = await _side(side, values, writer, client, columns, names)
+            took = await _side(side, values, writer, client, columns)
             if round_:
                 seconds.setdefault(side, []).append(took)
             first += ROWS
@@ -229,12 +228,12 @@ async def _measure(dsn: str) -> dict[str, Any]:
 
 
 async def _side(
-    side: str, values: list[bytes], writer: Writer, client: Client, columns: list[tuple[str, str]], names: list[str]
+    side: str, values: list[bytes], writer: Writer, client: Client, columns: list[tuple[str, str]]
 ) -> float:
     if side == "sink":
         return await _sink(writer, _chunks(as_records(values)))
     if side == "client_same":
-        prepared = [next(blocks(records, "")).columns for records in _chunks(as_records(values))]
+        prepared = [next(blocks(records, "", T0)).columns for records in _chunks(as_records(values))]
         return await asyncio.to_thread(
             _timed,
             lambda batch: client.insert(
@@ -249,7 +248,8 @@ async def _side(
     if side == "client_json":
         lines = _chunks(
             [
-                b'{"_topic":"%b","_offset":%d,"payload":%b}\n' % (TOOL_CALL.encode(), n, orjson.dumps(value.decode()))
+                b'{"_topic":"%b","_offset":%d,"_log_time":"%d","payload":%b}\n'
+                % (TOOL_CALL.encode(), n, T0 // 1000, orjson.dumps(value.decode()))
                 for n, value in enumerate(values)
             ]
         )
@@ -259,7 +259,7 @@ async def _side(
             lines,
         )
     rows = _chunks(_typed(columns, values, 0))
-    types = [kind for _, kind in columns]
+    names, types = [name for name, _ in columns], [kind for _, kind in columns]
     if side == "client_columns":
         return await asyncio.to_thread(
             _timed,

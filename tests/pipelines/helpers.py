@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines.runtime.group import Group
+from pipelines.runtime.group import Group, Told
 from pipelines.runtime.port import CanonicalSet, Event, OperatorFactory, Out, Record
+from pipelines.runtime.transport import told_from_text, told_to_text
 from schemas.clock import from_rfc3339, to_rfc3339
 from schemas.identity import derived_id
 from schemas.topics import INPUT_TOPICS, RISK_FINDING, TOPIC_OF_EVENT
@@ -64,6 +65,7 @@ class MemoryLog:
         self.topics: dict[str, list[Raw]] = {topic: [] for topic in INPUT_TOPICS}
         self.derived: list[tuple[str, bytes]] = []
         self.committed: dict[str, int] = dict.fromkeys(INPUT_TOPICS, 0)
+        self.notes = dict.fromkeys(INPUT_TOPICS, (0, 0, 0))
         self.wall_ms = T0
 
     def append(self, body: Event, at_ms: int, value: bytes | None = None) -> None:
@@ -88,21 +90,24 @@ class MemoryWorker:
         self.rng = rng or Random(0)
         self.group = Group(0, factories)
         upto = dict(log.committed)
-        last = {topic: log.topics[topic][offset - 1].timestamp for topic, offset in upto.items() if offset}
-        held_back = [last[topic] for topic in last if upto[topic] < len(log.topics[topic])]
-        since = min(held_back or [max(last.values(), default=0)]) - self.group.horizon_ms
+        unread = {topic: log.topics[topic][offset:] for topic, offset in upto.items()}
+        told = max(by_ms for by_ms, _, _ in log.notes.values())
+        told = min([told, *(records[0].timestamp - 1 for records in unread.values() if records)])
+        self.settled: dict[str, int] | None = {topic: note[1] for topic, note in log.notes.items()}
+        self.settled_ms = min([settled_ms for by_ms, _, settled_ms in log.notes.values() if by_ms], default=0)
+        since = told - self.group.horizon_ms
         start = {
             topic: sum(record.timestamp < since for record in log.topics[topic][:offset])
             for topic, offset in upto.items()
         }
-        self.group.begin_rebuild(start)
+        self.group.begin_rebuild(start, dict(self.settled), self.settled_ms)
         while unread := [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]:
             topic = self.rng.choice(unread)
             begin = self.group.next_offsets[topic]
             self.group.feed(topic, log.topics[topic][begin : min(begin + self.rng.randint(1, 5), upto[topic])])
-            left = [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < len(log.topics[topic])]
-            self.group.rebuild_progress(left)
-        self.group.end_rebuild(upto)
+            left = [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]
+            self.group.progress(min([told, *(self.group.log_times.get(topic, 0) for topic in left)]))
+        self.group.end_rebuild(upto, told)
         self.seen = {topic: len(records) for topic, records in log.topics.items()}
 
     def step(self, topic: str, count: int) -> None:
@@ -123,6 +128,7 @@ class MemoryWorker:
         self.group.progress(self.group.seen_until(end))
         if all(self.group.next_offsets[topic] >= offset for topic, offset in self.seen.items()):
             self.group.repeat_outputs()
+            self.settled = None
         self.send()
 
     def send(self) -> None:
@@ -131,10 +137,12 @@ class MemoryWorker:
             self.log.derived.append((output.topic, orjson.dumps(output.body)))
 
     def commit(self) -> None:
-        """Some topics' offsets: each is committed when it happens to be."""
+        """Some topics' offsets: each is committed when it happens to be, with the progress told."""
         for topic, offset in self.group.next_offsets.items():
             if self.rng.random() < 0.5:
                 self.log.committed[topic] = offset
+                told = Told(self.group.progress_ms, self.settled, self.settled_ms)
+                self.log.notes[topic] = told_from_text(told_to_text(told, topic, offset), offset)
 
     def drain(self) -> None:
         """Read all that is there, in random batches."""

@@ -219,17 +219,15 @@ def test_outputs_are_partial_until_the_log_time_has_passed_what_was_cut() -> Non
     assert not group.partial
 
 
-def test_a_rebuild_is_mute_and_its_progress_stays_behind() -> None:
+def test_a_rebuild_is_mute_up_to_what_was_told() -> None:
     group = Group(0, [pending, Pairs])
-    group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0))
+    group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0), dict.fromkeys(INPUT_TOPICS, 9), T0 + HOUR_MS)
     group.feed(TOOL_CALL, [raw(0, b"broken"), raw(1, call_event("tool.call.started", 0))])
     group.feed(TOOL_CALL, [raw(2, call_event("tool.call.started", 0, 2), 330_000)])
-    group.rebuild_progress([])
-    assert group.progress_ms == T0 + 270_000
-    group.rebuild_progress([AGENT_ACTIVITY])
-    group.end_rebuild({**dict.fromkeys(INPUT_TOPICS, 0), TOOL_CALL: 7})
+    group.end_rebuild({**dict.fromkeys(INPUT_TOPICS, 0), TOOL_CALL: 7}, T0 + 299_999)
     assert group.take() == ([], [])
-    # What fell due within the margin is said, for the worker before may not have got to it.
+    assert (group.progress_ms, group.next_offsets[TOOL_CALL]) == (T0 + 299_999, 7)
+    # What fell due later the worker before may not have got to.
     group.progress(T0 + 301_000)
     assert [body["event_name"] for body in said(group)] == ["tool.call.timed_out", "risk.finding.updated"]
 
@@ -249,8 +247,8 @@ def test_progress_is_the_least_over_the_topics_and_never_falls() -> None:
 
 def test_what_was_said_after_a_take_over_is_said_once_more_with_a_higher_version() -> None:
     group = Group(0, [Pairs])
-    group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0))
-    group.end_rebuild(dict.fromkeys(INPUT_TOPICS, 0))
+    group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0), dict.fromkeys(INPUT_TOPICS, 9), T0 + HOUR_MS)
+    group.end_rebuild(dict.fromkeys(INPUT_TOPICS, 0), 0)
     group.feed(TOOL_CALL, [raw(0, call_event("tool.call.started", 0))])
     first = said(group)
     group.feed(TOOL_CALL, [raw(n, call_event("tool.call.completed", n)) for n in range(1, 9)])

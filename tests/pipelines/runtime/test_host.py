@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.pending_calls.operator import PendingCalls
 from pipelines.pending_calls.ttl import Ttls
+from pipelines.runtime import group
 from pipelines.runtime.host import CREATE_TIME_SETTLED_MS, SETTLED_MS, Host
 from pipelines.runtime.settings import WorkerSettings
 from schemas.topics import INPUT_TOPICS, RISK_FINDING, TOOL_CALL, TOOL_CALL_DERIVED
@@ -41,6 +42,9 @@ class Told:
 
     def end(self, topic: str, partition: int) -> tuple[int, int] | None:
         return self.ends.get(topic) if partition == 0 else None
+
+    def told(self, partition: int, told: group.Told) -> None:
+        """No commit takes it along."""
 
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         self.rewound.append((topic, partition, offset))

@@ -17,7 +17,7 @@ from services.clickhouse_sink.migrate import migrate_dsn
 from services.clickhouse_sink.records import blocks
 from services.clickhouse_sink.settings import SinkSettings
 from services.clickhouse_sink.writer import Writer
-from tests.services.clickhouse_sink.events import Json, records
+from tests.services.clickhouse_sink.events import T0, Json, records
 
 PARTITIONS = 2
 
@@ -64,7 +64,7 @@ class Written:
 
     async def records(self, batch: Sequence[ConsumerRecord]) -> None:
         """One batch of records."""
-        for block in blocks(batch, ""):
+        for block in blocks(batch, "", T0):
             await self.writer.write(block)
 
 

@@ -99,7 +99,7 @@ def test_progress_records_are_passed_over_but_committed() -> None:
 
 @pytest.mark.unit
 def test_a_block_halves_to_single_rows_in_order() -> None:
-    [block] = blocks([record(TOOL_CALL, b"%d" % n, offset=n) for n in range(5)], "")
+    [block] = blocks([record(TOOL_CALL, b"%d" % n, offset=n) for n in range(5)], "", T0)
     first, second = block.halves()
     assert [row.offset for row in first.records] == [0, 1] == first.columns[2]
     assert [row.offset for row in second.records] == [2, 3, 4] == second.columns[2]

@@ -471,6 +471,12 @@ async def test_an_event_without_a_readable_time_has_its_log_time(write: Written,
     assert rows("SELECT timestamp FROM events") == [{"timestamp": moment(5)}]
 
 
+async def test_a_record_without_a_time_is_kept(write: Written, rows: Rows) -> None:
+    # Retention counts from the log time: with that of 1970 the row would be gone at the next merge.
+    await write([started()], log_time_ms=-1)
+    assert rows("SELECT _log_time FROM events") == [{"_log_time": moment(0)}]
+
+
 async def test_long_summaries_are_whole_in_the_event_and_cut_in_the_call(write: Written, rows: Rows) -> None:
     text = "ü" * 5000
     await write([started(input={"size_bytes": 10_000, "summary": text})])

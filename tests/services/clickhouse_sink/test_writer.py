@@ -19,7 +19,7 @@ from services.clickhouse_sink.records import blocks
 from services.clickhouse_sink.writer import Writer
 from services.embedded.clickhouse import ClickHouseServer
 from tests.services.clickhouse_sink.conftest import Written
-from tests.services.clickhouse_sink.events import Json, records, started
+from tests.services.clickhouse_sink.events import T0, Json, records, started
 
 Rows = Callable[[str], list[Json]]
 
@@ -73,7 +73,7 @@ async def test_a_batch_too_big_for_the_memory_is_halved(tables: str, client: Cli
     writer._client.set_client_setting("max_memory_usage", 80 << 20)
     try:
         events = [started(f"k{n}", native={"text": os.urandom(150_000).hex()}) for n in range(200)]
-        [block] = blocks(records(events), "")
+        [block] = blocks(records(events), "", T0)
         await writer.write(block)
     finally:
         await writer.close()
@@ -100,11 +100,11 @@ async def test_rows_wait_for_a_server_that_goes_away_and_comes_back(
     try:
         await asyncio.to_thread(migrate_dsn, server.dsn)
         await writer.open()
-        [block] = blocks(records([started("a")]), "")
+        [block] = blocks(records([started("a")]), "", T0)
         await writer.write(block)
 
         await asyncio.to_thread(server.stop)
-        [block] = blocks(records([started("b")], offset=1), "")
+        [block] = blocks(records([started("b")], offset=1), "", T0)
         task = asyncio.create_task(writer.write(block))
         async with asyncio.timeout(20):
             while metrics.retries._value.get() < 3:

@@ -42,7 +42,9 @@ LARGE = {
     "hash": event("agent.payload.quarantined", size_bytes=1, hash="x" * BIG, reason="oversized"),
     "tools": event("mcp.tools.listed", mcp_server="files", count=5000, tools=[TOOL] * 5000),
     "session": event("agent.event.observed", **OBSERVED, session_id="é" * BIG),
-    "everything": event("mcp.tools.listed", mcp_server="x" * BIG, count=1, tools=[dict.fromkeys(TOOL, "x" * 4000)] * 300),
+    "everything": event(
+        "mcp.tools.listed", mcp_server="x" * BIG, count=1, tools=[dict.fromkeys(TOOL, "x" * 4000)] * 300
+    ),
 }
 
 

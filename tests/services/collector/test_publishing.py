@@ -103,6 +103,24 @@ async def test_damaged_lines_are_told_with_their_seqs_once_for_all_sinks(tmp_pat
         assert not {(1, 3), (1, 4)} & set(told)
 
 
+async def test_damage_at_the_end_of_an_epoch_is_told_by_number_once_for_all_sinks(tmp_path: Path) -> None:
+    away = [Memory(), Memory()]
+    away[1].name = "second"
+    for sink in away:
+        sink.error = SinkError("away")
+    await some(tmp_path, 3, away)
+    last = max(seqs(list(all_journalled(tmp_path))))
+    damage(tmp_path, last[1])
+    (tmp_path / "collector" / "snapshot.json").unlink()
+    sinks = [Memory(), Memory()]
+    sinks[1].name = "second"
+    async with running(settings(tmp_path, sinks)):
+        await until(lambda: all((2, 2) in seqs(sink.events) for sink in sinks))
+    [receipt] = named(tmp_path, "producer.dropped")
+    assert (receipt["reason"], receipt["count"]) == ("journal_damaged", 1)
+    assert "ranges" not in receipt
+
+
 async def test_damage_after_publishing_does_not_take_seqs_back(tmp_path: Path) -> None:
     await some(tmp_path, 3, [Memory()])
     last = max(seqs(list(all_journalled(tmp_path))))
