@@ -61,7 +61,7 @@ class OpenClawHook(_Open):
     ts: float | None = Field(default=None, description="when the hook fired, seconds since the epoch")
 
 
-class HermesHook(_Open):
+class HermesHook(_Open):  # type: ignore[no-redef]  # its field `kwargs` is the payload's own
     """What the Hermes plugin posts: a hook's name, its keyword arguments and the thread it ran on."""
 
     hook: str

@@ -102,14 +102,12 @@ def _asyncapi() -> dict[str, Any]:
 
 
 def _vectors() -> dict[str, Any]:
+    values: list[Any] = [{"b": 1, "a": [True, None, 1.5, "é"]}, {"\u20ac": 1e21, "1": 0.1}, [], {}]
     delivery = "01990000-0000-7abc-8000-00000abc0000"
     key = identity.join_key("", "claude_code", "s|1", "", "toolu_1")
     call = identity.call_id(key, 1)
     return {
-        "canonical_json": [
-            {"value": value, "canonical": canonical(value).decode()}
-            for value in ({"b": 1, "a": [True, None, 1.5, "é"]}, {"\u20ac": 1e21, "1": 0.1}, [], {})
-        ],
+        "canonical_json": [{"value": value, "canonical": canonical(value).decode()} for value in values],
         "event_id": [
             {"delivery_id": delivery, "n": n, "event_id": identity.event_id(delivery, n)} for n in (0, 1, 4096)
         ],

@@ -209,7 +209,7 @@ def _line(step: str, state: str, seconds: float) -> None:
         click.echo(f"  ok {step:32} {seconds:5.1f} s", err=True)
 
 
-class _bar:  # noqa: N801 - used like a function
+class _bar:
     """A progress bar on a terminal, a line elsewhere."""
 
     def __init__(self, text: str, total: int) -> None:
@@ -229,11 +229,10 @@ def _print(report: Report) -> None:
 
     console = Console(highlight=False)
     console.print("\n[bold]What the agents did[/]")
-    table = Table(
-        "runtime", "calls", "ok", "error", "blocked", "cancelled", "timeout", "unknown", box=None, pad_edge=False
-    )
+    outcomes = ("ok", "error", "blocked", "cancelled", "timeout", "unknown")
+    table = Table("runtime", "calls", *outcomes, box=None, pad_edge=False)
     for row in report.calls:
-        table.add_row(*(str(row[name]) for name in ("agent_runtime", "calls", *(c.header for c in table.columns[2:]))))
+        table.add_row(*(str(row[name]) for name in ("agent_runtime", "calls", *outcomes)))
     console.print(table)
     console.print("[dim]unknown: nothing proves how it ended; a hook that fired is not a success[/]")
 

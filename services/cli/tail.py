@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import click
 import orjson
@@ -27,11 +27,11 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @click.command()
-@click.option("--runtime", type=click.Choice(Runtime.__args__), help="Only this runtime.")
+@click.option("--runtime", type=click.Choice(get_args(Runtime)), help="Only this runtime.")
 @click.option("--session", help="Only sessions that begin with this.")
 @click.option("--tool", help="Only tools whose name contains this.")
 @click.option("--event", "name", help="Only events whose name begins with this, e.g. tool.call or risk.")
-@click.option("--outcome", type=click.Choice(Outcome.__args__), help="Only calls that ended so.")
+@click.option("--outcome", type=click.Choice(get_args(Outcome)), help="Only calls that ended so.")
 @click.option("--since", help="Begin this long ago (90s, 10m, 2h, 1d) instead of now.")
 @click.option("--until-now", is_flag=True, help="Stop at what is there now instead of waiting for more.")
 @click.option("--all", "everything", is_flag=True, help="Also heartbeats and metric windows.")
@@ -84,7 +84,7 @@ async def _follow(
             raise UserError("no AgentTrace topic on this broker; `agenttrace topics create` makes them", exit_code=69)
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
-        starts = await consumer.offsets_for_times({p: start_ms for p in partitions}) if start_ms is not None else {}
+        starts = await consumer.offsets_for_times(dict.fromkeys(partitions, start_ms)) if start_ms is not None else {}
         for partition in partitions:
             found = starts.get(partition)
             consumer.seek(partition, found.offset if found else ends[partition])

@@ -215,7 +215,7 @@ def _shows(request: web.Request, token: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    name = host.rsplit(":", 1)[0].strip("[]") if not host.startswith("[") else host[1:].split("]")[0]
+    name = host.rsplit(":", 1)[0].strip("[]") if not host.startswith("[") else host[1:].split("]", maxsplit=1)[0]
     if name == "localhost":
         return True
     try:

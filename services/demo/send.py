@@ -61,11 +61,14 @@ class Sender:
         """All sessions: the runtimes side by side, the sessions of one runtime one after the other."""
         runtimes = dict.fromkeys(session.runtime for session in sessions)
         connector = aiohttp.UnixConnector(_short(self._socket))
-        async with aiohttp.ClientSession() as http, aiohttp.ClientSession(connector=connector) as socket:
-            async with asyncio.TaskGroup() as group:
-                for runtime in runtimes:
-                    own = [session for session in sessions if session.runtime == runtime]
-                    group.create_task(self._runtime(own, http, socket))
+        async with (
+            aiohttp.ClientSession() as http,
+            aiohttp.ClientSession(connector=connector) as socket,
+            asyncio.TaskGroup() as group,
+        ):
+            for runtime in runtimes:
+                own = [session for session in sessions if session.runtime == runtime]
+                group.create_task(self._runtime(own, http, socket))
 
     async def _runtime(
         self, sessions: list[DemoSession], http: aiohttp.ClientSession, socket: aiohttp.ClientSession

@@ -1,6 +1,7 @@
 """One made-up session for each runtime, with what no recording holds: a secret read and sent away, a loop, a call that never ends.
 
-The story is the same four times, told in each runtime's own payloads. Session ids begin with `synthetic`, so nobody takes it for a recording.
+The story is the same four times, told in each runtime's own payloads. Session ids begin with `synthetic`, so that nobody
+takes it for a recording.
 """
 
 from __future__ import annotations

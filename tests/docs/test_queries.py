@@ -145,9 +145,7 @@ async def test_quantiles_of_any_window_are_within_the_promised_error(write: Writ
                     if index is not None:
                         sketch[index] = sketch.get(index, 0) + 1
                 zero = durations.count(0.0)
-                windows.append(
-                    metric(sketch, start=start, partition=partition, tool_name=tool, zero_count=zero)
-                )
+                windows.append(metric(sketch, start=start, partition=partition, tool_name=tool, zero_count=zero))
                 exact.setdefault(tool, []).extend(durations)
     # A superseded window, the wire's view of the same calls, and a longer window: none of them may be added.
     windows += [metric({900: 5000}, version=0, start=3), metric({900: 5000}, tool_name="rpc:tools/call:x")]

@@ -83,10 +83,7 @@ async def topics(kafka_bootstrap: str, topic_prefix: str) -> AsyncIterator[str]:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
     await admin.start()
     names = [topic_prefix + topic.name for topic in TOPICS]
-    made = [
-        NewTopic(topic_prefix + topic.name, PARTITIONS, 1, topic_configs=topic.config)
-        for topic in TOPICS
-    ]
+    made = [NewTopic(topic_prefix + topic.name, PARTITIONS, 1, topic_configs=topic.config) for topic in TOPICS]
     try:
         await admin.create_topics(made)
         yield topic_prefix

@@ -107,7 +107,10 @@ async def test_events_of_every_topic_become_rows_and_their_offsets_are_committed
         await until_rows(client, "SELECT count() FROM events", 14)
         await until_rows(client, "SELECT status FROM risk_findings", "resolved")
         await until_rows(client, "SELECT max(count) FROM tool_metrics", 8)
-        assert await asyncio.to_thread(client.command, "SELECT _topic FROM alerts") == f"{settings.topic_prefix}agenttrace.alert"
+        assert (
+            await asyncio.to_thread(client.command, "SELECT _topic FROM alerts")
+            == f"{settings.topic_prefix}agenttrace.alert"
+        )
         await publish([b"progress"], headers=[("at_kind", b"control")])
         await until(lambda: sink.metrics.control._value.get() == 1, "the progress record is passed over")
     assert await committed(settings) == len(events) + 1
@@ -167,7 +170,9 @@ async def test_what_clickhouse_refuses_becomes_a_dead_letter_and_the_batch_goes_
     async with running(replace(settings, batch_ms=500)):
         await publish([started(f"k{n}", tool_name="Poison" if n == 17 else "Bash") for n in range(40)])
         await until_rows(client, "SELECT count() FROM events", 39)
-        await until_rows(client, "SELECT any(why) FROM dlq", "ClickHouse refused it: VIOLATED_CONSTRAINT (469), constraint no_poison")
+        await until_rows(
+            client, "SELECT any(why) FROM dlq", "ClickHouse refused it: VIOLATED_CONSTRAINT (469), constraint no_poison"
+        )
     assert await committed(settings) == 41
 
 
@@ -324,9 +329,7 @@ async def refusal(settings: SinkSettings) -> UserError:
     return error.value
 
 
-async def test_tables_that_are_missing_or_old_are_told(
-    settings: SinkSettings, client: Client
-) -> None:
+async def test_tables_that_are_missing_or_old_are_told(settings: SinkSettings, client: Client) -> None:
     client.command("ALTER TABLE schema_migrations DELETE WHERE name > '0005' SETTINGS mutations_sync = 1")
     told = await refusal(settings)
     assert "0005_findings.sql is not applied): run `agenttrace migrate`" in str(told)

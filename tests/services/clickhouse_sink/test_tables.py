@@ -309,7 +309,9 @@ async def test_every_view_is_the_same_after_duplicates_in_any_order_and_batches(
         await write.records(storm[:size])
         del storm[:size]
         if chance.random() < 0.2:
-            client.command(f"OPTIMIZE TABLE {chance.choice(('tool_calls_raw', 'events_raw', 'tool_metrics_raw'))} FINAL")
+            client.command(
+                f"OPTIMIZE TABLE {chance.choice(('tool_calls_raw', 'events_raw', 'tool_metrics_raw'))} FINAL"
+            )
     assert dump(client) == calm
     for table in ("events_raw", "tool_calls_raw", "mcp_rpc_calls_raw", "tool_metrics_raw", "risk_findings_raw"):
         client.command(f"OPTIMIZE TABLE {table} FINAL")
@@ -348,7 +350,9 @@ async def test_ocsf_findings_are_kept_by_their_uid(write: Written, rows: Rows) -
 
     topic = "agenttrace.risk.finding.ocsf"
     for offset, status in ((3, "New"), (9, "Updated"), (3, "New")):
-        value = orjson.dumps({"class_uid": 2004, "confidence": "High", "status": status, "finding_info": {"uid": "f-1"}})
+        value = orjson.dumps(
+            {"class_uid": 2004, "confidence": "High", "status": status, "finding_info": {"uid": "f-1"}}
+        )
         await write.records([record(topic, value, offset=offset)])
     [row] = rows("SELECT * FROM risk_findings_ocsf")
     assert row["finding_id"] == "f-1"
@@ -381,9 +385,7 @@ async def test_a_result_after_a_timeout_is_late(write: Written, rows: Rows) -> N
         {"status": "timeout", "failed": True, "late": False}
     ]
     await write([rpc("mcp.rpc.response", "op", 200, status="late")])
-    assert rows("SELECT status, failed, late FROM mcp_rpc_calls") == [
-        {"status": "late", "failed": False, "late": True}
-    ]
+    assert rows("SELECT status, failed, late FROM mcp_rpc_calls") == [{"status": "late", "failed": False, "late": True}]
 
 
 async def test_a_tool_that_changes_shows_both_shapes(write: Written, rows: Rows) -> None:

@@ -239,12 +239,11 @@ async def test_events_of_other_producers_are_taken_or_refused_one_by_one(tmp_pat
         "direction": "server_to_client",
         "status": "completed",
     }
-    async with running(settings(tmp_path)) as collector:
-        async with aiohttp.ClientSession() as client:
-            url = f"http://127.0.0.1:{collector.port}/api/v1/events"
-            async with client.post(url, json=[good, {**good, "status": "odd"}, 7, good]) as response:
-                assert response.status == 200
-                answer = await response.json()
+    async with running(settings(tmp_path)) as collector, aiohttp.ClientSession() as client:
+        url = f"http://127.0.0.1:{collector.port}/api/v1/events"
+        async with client.post(url, json=[good, {**good, "status": "odd"}, 7, good]) as response:
+            assert response.status == 200
+            answer = await response.json()
     assert answer["accepted"] == 2
     assert [row["index"] for row in answer["refused"]] == [1, 2]
     assert "status" in answer["refused"][0]["error"]

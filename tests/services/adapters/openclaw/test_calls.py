@@ -185,7 +185,12 @@ def test_each_end_tells_what_ran_and_whether_it_was_rewritten() -> None:
     *_, before_, same = play(before(), after())
     *_, other = play(before(), after(params={"command": "rm -rf build"}))
     assert same["input"]["hash"] == before_["input"]["hash"] and "params_rewritten" not in same["native"]
-    assert other["native"]["params_rewritten"] and other["input"]["hash"] != same["input"]["hash"] and other["input"]["hash"] and other["facts"]["recursive_force"]
+    assert (
+        other["native"]["params_rewritten"]
+        and other["input"]["hash"] != same["input"]["hash"]
+        and other["input"]["hash"]
+        and other["facts"]["recursive_force"]
+    )
 
 
 @pytest.mark.parametrize(
