@@ -39,6 +39,12 @@ class Inputs(Protocol):
     def joined(self) -> bool:
         """True once this worker is a member of the consumer group."""
 
+    def member(self) -> str:
+        """This worker's id in the group; it has another one once it was thrown out."""
+
+    def fenced(self) -> bool:
+        """True while the group may have given this worker's partitions to another."""
+
     def rebalancing(self) -> bool:
         """True while partitions change hands."""
 
@@ -61,10 +67,11 @@ class _Owned:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.lock = asyncio.Lock()
-        self.ready = False
+        self.member: str | None = None
+        """As which member of the consumer group the state was made; None while there is none."""
         self.pending: list[Message] = []
-        self.taken_at = time.monotonic()
-        self.repeat_from: dict[str, int] | None = None
+        self.repeat_from: dict[str, int] = {}
+        """No worker before can have read beyond these offsets: they were the ends when this one had taken over."""
         self.settled: dict[str, int] | None = None
         self.settled_ms = 0
         self.create_time = False
@@ -92,27 +99,26 @@ class Host:
         async with owned.lock:
 
             async def step() -> None:
+                if self._inputs.fenced():
+                    raise TimeoutError("no answer of the consumer group within the session timeout")
                 await self._make_ready(owned)
                 await self._fold(owned, topic, records)
                 self._progress(owned)
                 await self._flush(owned)
 
             done = await self._until_done(partition, step)
-        if not done:
-            self._owned.pop(partition, None)
+        if not done and self._owned.get(partition) is owned:
+            del self._owned[partition]
         self._processed_at = time.monotonic()
         self._waiting = True
         return done
 
     async def tick(self) -> None:
         """Once a second: take over what was assigned, drop what was given away, let time pass where nothing comes."""
-        if self._inputs.rebalancing():
+        if self._inputs.rebalancing() or self._inputs.fenced():
             return
         assigned = set(self._inputs.assigned())
-        for partition in [*self._owned]:
-            if partition not in assigned and not self._owned[partition].lock.locked():
-                del self._owned[partition]
-                log.info("partition %d given away", partition)
+        self.keep(assigned)
         for partition in sorted(assigned):
             owned = self._own(partition)
             if owned.lock.locked():
@@ -126,6 +132,13 @@ class Host:
                     self._failed(partition, error)
         await self._find_lost()
         self._measure()
+
+    def keep(self, assigned: Collection[int]) -> None:
+        """Forget the state of partitions that are not among these; a batch in work ends with the state it has."""
+        for partition in [*self._owned]:
+            if partition not in assigned:
+                del self._owned[partition]
+                log.info("partition %d given away", partition)
 
     async def stop(self) -> None:
         """Close the producer."""
@@ -152,29 +165,34 @@ class Host:
 
     def _is_ready(self, partition: int) -> bool:
         owned = self._owned.get(partition)
-        return owned is not None and owned.ready
+        return owned is not None and owned.member is not None
 
     async def _make_ready(self, owned: _Owned) -> None:
-        if owned.ready:
+        member = self._inputs.member()
+        if owned.member == member:
             return
+        if owned.member is not None:
+            log.warning("partition %d: thrown out of the group, its state is made anew", owned.group.partition)
+        owned.member = None
         started = time.monotonic()
         group = owned.group = Group(owned.group.partition, self._settings.operators)
         async with log_reader(self._settings, group) as reader:
             await reader.rebuild()
             owned.create_time = reader.create_time
+            owned.repeat_from = reader.end
             owned.settled, owned.settled_ms = reader.settled, reader.settled_ms
-        owned.ready = True
-        owned.taken_at = time.monotonic()
+        owned.member = member
         owned.duplicates = group.duplicates
         state = "partial" if group.partial_until_ms else "complete"
         self.metrics.rebuilds.labels(state).inc()
-        self.metrics.rebuild_seconds.observe(owned.taken_at - started)
+        seconds = time.monotonic() - started
+        self.metrics.rebuild_seconds.observe(seconds)
         log.info(
             "partition %d: %s state from %d records in %.1f s",
             group.partition,
             state,
             group.consumed,
-            owned.taken_at - started,
+            seconds,
         )
 
     async def _fold(self, owned: _Owned, topic: str, records: Sequence[Any]) -> None:
@@ -210,13 +228,7 @@ class Host:
             if end is not None and group.next_offsets[topic] >= end[0]
         }
         group.progress(group.seen_until(read_to_end))
-        if owned.repeat_from is None and time.monotonic() - owned.taken_at > self._settings.session_timeout_s:
-            # By now nobody else reads this group any more, so none can have read further than this.
-            known = {topic: end[0] for topic, end in ends.items() if end is not None}
-            owned.repeat_from = known if len(known) == len(ends) else None
-        if owned.repeat_from is not None and all(
-            group.next_offsets[topic] >= offset for topic, offset in owned.repeat_from.items()
-        ):
+        if all(group.next_offsets[topic] >= offset for topic, offset in owned.repeat_from.items()):
             group.repeat_outputs()
             owned.settled = None
 
@@ -280,7 +292,7 @@ class Host:
         for partition, owned in self._owned.items():
             for topic, offset in owned.group.next_offsets.items():
                 end = self._inputs.end(topic, partition)
-                if owned.ready and end is not None and end[0] > offset:
+                if owned.member is not None and end is not None and end[0] > offset:
                     yield topic, partition, offset, end[0] - offset
 
     async def _find_lost(self) -> None:

@@ -95,6 +95,7 @@ class Operator(Protocol):
     """Names of the events it gets, of input topics and of topics that earlier operators of the group derive."""
     horizon_ms: int
     """How far back in log time its state may reach: a rebuild reads this much of the log."""
+
     @property
     def counters(self) -> Mapping[str, int]:
         """What it counted since it was made, by snake_case name (`late_ends`); the host exports them as metrics."""

@@ -36,6 +36,7 @@ class LogReader:
         }
         self._topics = {place: topic for topic, place in self._places.items()}
         self.create_time = False
+        self.end: dict[str, int] = {}
         self.settled: dict[str, int] = {}
         self.settled_ms = 0
 
@@ -51,7 +52,7 @@ class LogReader:
         """
         group, places = self._group, self._places
         begin = self._by_topic(await self._consumer.beginning_offsets(places.values()))
-        end = self._by_topic(await self._consumer.end_offsets(places.values()))
+        end = self.end = self._by_topic(await self._consumer.end_offsets(places.values()))
         committed = await self._consumer._coordinator.fetch_committed_offsets([*places.values()])
         upto = {
             topic: min(max(begin[topic], committed[place].offset if place in committed else 0), end[topic])

@@ -58,6 +58,23 @@ codecs.register(CODEC, _Untouched())
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
+    alive_at = 0.0
+    """When (monotonic) the last answer that this is a member of the group was asked for."""
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        coordinator = self._ensure_consumer()._coordinator
+        ask = coordinator._do_heartbeat
+
+        async def heartbeat() -> bool:
+            asked_at = time.monotonic()
+            alive = bool(await ask())
+            if alive:
+                self.alive_at = asked_at
+            return alive
+
+        coordinator._do_heartbeat = heartbeat
+
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
         # Faust's own assignor is the one that gives the same partition numbers of all topics to one worker.

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -56,12 +56,27 @@ class FaustInputs:
         self._app = app
         self._prefix = settings.topic_prefix
         self._clock = settings.clock
+        self._session_timeout_s = settings.session_timeout_s
         self._answers: dict[tuple[str, int], tuple[int, int]] = {}
 
     def joined(self) -> bool:
         """True once this worker is a member of the consumer group."""
         consumer = self._consumer()
         return consumer is not None and consumer._coordinator.generation > 0
+
+    def member(self) -> str:
+        """This worker's id in the consumer group; it has another one once it was thrown out."""
+        consumer = self._consumer()
+        return str(consumer._coordinator.member_id) if consumer is not None else ""
+
+    def fenced(self) -> bool:
+        """True while the group may have given this worker's partitions to another: it heard nothing for too long."""
+        thread = self._app._consumer._thread
+        return time.monotonic() - thread.alive_at > self._session_timeout_s
+
+    def assigned_now(self) -> None:
+        """The group has just answered."""
+        self._app._consumer._thread.alive_at = time.monotonic()
 
     def rebalancing(self) -> bool:
         """True while partitions change hands."""
@@ -126,8 +141,15 @@ async def _run(settings: WorkerSettings) -> None:
     # Only now: what goes wrong at the start is one line of ours, without the client's.
     logs.damp()
     app, channel = make_app(settings)
-    host = Host(settings, FaustInputs(app, settings))
+    inputs = FaustInputs(app, settings)
+    host = Host(settings, inputs)
     prefix = len(settings.topic_prefix)
+
+    async def on_assigned(_app: Any, assigned: Iterable[TP], **_: Any) -> None:
+        inputs.assigned_now()
+        host.keep({tp.partition for tp in assigned})
+
+    app.on_partitions_assigned.connect(on_assigned, weak=False)
 
     @app.agent(channel, concurrency=1, name="pipelines")  # type: ignore[untyped-decorator]
     async def process(stream: Any) -> None:

@@ -122,7 +122,10 @@ class CompiledRule:
                     return None
                 value = str(value)
             values.append(value if len(value) <= MAX_GROUP_CHARS else _short(value))
-        return join_key(*values)
+        text = "|".join(values)
+        if "%" in text or text.count("|") >= len(values):
+            return join_key(*values)
+        return text
 
     def reach_ms(self, step: int) -> int:
         """How long after an event of this step the last event of its match can come."""

@@ -14,7 +14,6 @@ class About(NamedTuple):
     """What a finding needs of an event that many events of a session have alike."""
 
     event_name: str
-    pack_hash: str
     tenant_id: str | None
     workspace_id: str | None
     user_id_hash: str | None
@@ -32,12 +31,13 @@ class About(NamedTuple):
     tool_name: str | None
     tool_source: str | None
     mcp_server: str | None
+    pack_hash: str
     decision: str | None
     fingerprints: tuple[str, ...]
     secret_kinds: tuple[str, ...]
 
 
-_READ = About._fields[About._fields.index("tenant_id") : About._fields.index("mcp_server")]
+_READ = About._fields[: About._fields.index("mcp_server")]
 _shared: dict[tuple[Any, ...], About] = {}
 MAX_SHARED = 8192
 
@@ -75,14 +75,11 @@ def kept(record: Record, pack_hash: str) -> Kept:
     event = record.event
     get = event.get
     mcp, policy, facts, call_id = get("mcp"), get("policy"), get("facts"), get("call_id")
-    server = mcp.get("server_name") if type(mcp) is dict else get("mcp_server")
-    decision = policy.get("decision") if type(policy) is dict else None
     said = (
-        event["event_name"],
+        *map(get, _READ),
+        mcp.get("server_name") if type(mcp) is dict else get("mcp_server"),
         pack_hash,
-        *[value if type(value := get(name)) is str else None for name in _READ],
-        server if type(server) is str else None,
-        decision if type(decision) is str and decision != "none" else None,
+        policy.get("decision") if type(policy) is dict else None,
         _texts(facts, "fingerprints"),
         _texts(facts, "secret_kinds"),
     )
@@ -97,12 +94,19 @@ def kept(record: Record, pack_hash: str) -> Kept:
 
 
 def _about(said: tuple[Any, ...]) -> About:
-    """One copy for all events alike."""
-    about = _shared.get(said)
+    """One copy for all events alike; what is no text is left out."""
+    try:
+        about = _shared.get(said)
+    except TypeError:
+        about = None
     if about is None:
+        *texts, fingerprints, secret_kinds = said
+        about = About._make([*(text if type(text) is str else None for text in texts), fingerprints, secret_kinds])
+        if about.decision == "none":
+            about = about._replace(decision=None)
         if len(_shared) >= MAX_SHARED:
             _shared.clear()
-        about = _shared[said] = About._make(said)
+        _shared[about] = about
     return about
 
 

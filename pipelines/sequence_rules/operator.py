@@ -87,7 +87,7 @@ class SequenceRules:
             if group is None:
                 self._counts["without_group"] += 1
                 continue
-            if rule.slot(ms) + rule.loose_ms + LATENESS_MS <= self._forgotten_ms:
+            if ms + LATENESS_MS + rule.span_ms <= self._forgotten_ms:
                 self._counts["too_late"] += 1
                 continue
             key = (tenant if type(tenant) is str else "", group)

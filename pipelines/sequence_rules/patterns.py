@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from pipelines.runtime.port import LATENESS_MS
@@ -14,6 +15,7 @@ MAX_KEPT = 200_000
 """Events kept of one rule in one partition. Beyond it new ones are dropped: a bound that is no function of the set."""
 
 _MINUTE_MS = 60_000
+_NONE: frozenset[int] = frozenset()
 
 
 class _Group:
@@ -26,12 +28,17 @@ class _Group:
         self.matched_until_ms = 0
 
 
+_Alone = tuple[int, Kept]
+"""The only event of a group, and its step."""
+
+
 class Patterns:
     """The state of one sequence or count rule."""
 
     def __init__(self, rule: CompiledRule) -> None:
         self.rule = rule
-        self._groups: dict[GroupKey, _Group] = {}
+        # Most groups see one event and never another, so one alone is kept as it is.
+        self._groups: dict[GroupKey, _Group | _Alone] = {}
         self._expiry: dict[int, set[GroupKey]] = {}
         self._kept = 0
 
@@ -40,27 +47,48 @@ class Patterns:
         """Nothing more is kept."""
         return self._kept >= MAX_KEPT
 
-    def add(self, key: GroupKey, step: int, event: Kept) -> set[int]:
+    def add(self, key: GroupKey, step: int, event: Kept) -> AbstractSet[int]:
         """Keep an event; the cooldown buckets to judge anew."""
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group([Slots() for _ in self.rule.selections])
+        known = self._groups.get(key)
+        if known is None and self.rule.least > 1:
+            self._groups[key] = (step, event)
+            self._kept += 1
+            self._expire(key, self.rule.slot(event.ms) + self.rule.loose_ms)
+            return _NONE
+        group = known if type(known) is _Group else self._group(key, known)
         slots, slot = group.steps[step], self.rule.slot(event.ms)
-        before = len(slots.by_slot.get(slot, ()))
-        changed = slots.add(slot, event, self.rule.kept)
-        self._kept += len(slots.by_slot[slot]) - before
-        if not before:
+        events = slots.by_slot.get(slot)
+        if events is None:
+            slots.by_slot[slot] = [event]
+            self._kept += 1
             self._expire(key, slot + self.rule.loose_ms)
-        if not changed or (not group.matched_until_ms and sum(map(len, group.steps)) < self.rule.least):
-            return set()
+        else:
+            before = len(events)
+            changed = slots.add(slot, event, self.rule.kept)
+            self._kept += len(events) - before
+            if not changed:
+                return _NONE
+        if not group.matched_until_ms and sum(map(len, group.steps)) < self.rule.least:
+            return _NONE
         return self._touched(group, step, slot)
+
+    def _group(self, key: GroupKey, alone: _Alone | _Group | None) -> _Group:
+        """The group with slots, made new or of its only event."""
+        if isinstance(alone, _Group):
+            return alone
+        group = self._groups[key] = _Group([Slots() for _ in self.rule.selections])
+        if alone is not None:
+            step, event = alone
+            group.steps[step].by_slot[self.rule.slot(event.ms)] = [event]
+        return group
 
     def remove(self, key: GroupKey, step: int, event: Kept) -> set[int]:
         """Forget an event that was taken back; the cooldown buckets to judge anew, even if it was not known."""
-        group, slot = self._groups.get(key), self.rule.slot(event.ms)
+        slot = self.rule.slot(event.ms)
         own = {self.rule.bucket(event.ms)} if step == len(self.rule.selections) - 1 else set()
-        if group is None:
+        if key not in self._groups:
             return own
+        group = self._group(key, self._groups[key])
         self._kept -= group.steps[step].remove(slot, event.event_id)
         return own | self._touched(group, step, slot)
 
@@ -73,7 +101,7 @@ class Patterns:
     def support(self, key: GroupKey, bucket: int) -> Support | None:
         """What supports a finding about a group in a cooldown bucket: matches whose last event lies in it."""
         rule, group = self.rule, self._groups.get(key)
-        if group is None:
+        if not isinstance(group, _Group):
             return None
         steps = group.steps
         first, end = bucket * rule.cooldown_ms, (bucket + 1) * rule.cooldown_ms
@@ -96,7 +124,11 @@ class Patterns:
         return Support(found, count, count <= rule.least, cut, value_flow(found), [])
 
     def _expire(self, key: GroupKey, ms: int) -> None:
-        self._expiry.setdefault((ms + LATENESS_MS) // _MINUTE_MS, set()).add(key)
+        minute = (ms + LATENESS_MS) // _MINUTE_MS
+        keys = self._expiry.get(minute)
+        if keys is None:
+            keys = self._expiry[minute] = set()
+        keys.add(key)
 
     def forget(self, t_ms: int) -> None:
         """Drop what no record within the lateness bound can change.
@@ -107,6 +139,11 @@ class Patterns:
             for key in self._expiry.pop(minute):
                 group = self._groups.get(key)
                 if group is None:
+                    continue
+                if not isinstance(group, _Group):
+                    if self.rule.slot(group[1].ms) < t_ms - self.rule.loose_ms - LATENESS_MS:
+                        del self._groups[key]
+                        self._kept -= 1
                     continue
                 matched = group.matched_until_ms + LATENESS_MS > t_ms
                 keep_ms = self.rule.keep_ms if matched else self.rule.loose_ms
@@ -119,10 +156,8 @@ class Patterns:
 
     def dump(self) -> list[Any]:
         """The state as JSON data."""
-        return [
-            [key, group.matched_until_ms, [slots.dump() for slots in group.steps]]
-            for key, group in self._groups.items()
-        ]
+        groups = [(key, self._group(key, group)) for key, group in list(self._groups.items())]
+        return [[key, group.matched_until_ms, [slots.dump() for slots in group.steps]] for key, group in groups]
 
     def load(self, data: list[Any]) -> None:
         """Take over a dumped state."""

@@ -49,10 +49,20 @@ _COUNTED = {
 }
 
 
-_CLASSES: dict[str, tuple[bool, bool, bool, bool]] = {
-    outcome: (True, outcome in KNOWN, outcome in FAILED, outcome == "blocked") for outcome in OUTCOMES
+_PLACES: dict[str, tuple[int, ...]] = {
+    outcome: tuple(
+        place
+        for place, counts in (
+            (_TOTAL, True),
+            (_KNOWN, outcome in KNOWN),
+            (_FAILED, outcome in FAILED),
+            (_BLOCKED, outcome == "blocked"),
+        )
+        if counts
+    )
+    for outcome in OUTCOMES
 }
-_PLACES = {outcome: [place for place, one in enumerate(classes) if one] for outcome, classes in _CLASSES.items()}
+"""Outcome to the sums that it counts in."""
 
 
 class _Group:
@@ -93,26 +103,26 @@ class Rates:
         ref, event_id, sub = call_ref(event), event["event_id"], ms // SUB_WINDOW_MS
         end = End(event["event_name"] in INFERRED, ms, event_id, (key, outcome))
         known = self._calls.get(ref)
+        ends = [] if known is None else list(known)
         if event.get("retracted"):
-            ends = list(known or ())
             if not remove_end(ends, event_id):
                 return
             self._group(key).events.remove(sub * SUB_WINDOW_MS, event_id)
         else:
-            if self._counted == _TOTAL or _CLASSES[outcome][self._counted]:
+            if self._counted in _PLACES[outcome]:
                 self._group(key).events.add(sub * SUB_WINDOW_MS, kept(record, pack_hash), EACH_SIDE)
-            ends = list(known or ())
             if not add_end(ends, end):
                 return
-            expires = (ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS
-            if expires not in self._expiry:
-                self._expiry[expires] = []
-            self._expiry[expires].append(ref)
+            due = (ms + SAME_CALL_MS + LATENESS_MS) // SUB_WINDOW_MS
+            refs = self._expiry.get(due)
+            if refs is None:
+                refs = self._expiry[due] = []
+            refs.append(ref)
         self._calls[ref] = ends
-        for by, counted in ((-1, counting(known or [])), (1, counting(ends))):
-            for end in counted:
-                owner, said = end.payload
-                self._count(owner, end.ms // SUB_WINDOW_MS, said, by, record.log_time_ms)
+        for by, counted in ((-1, counting(known)), (1, counting(ends))) if known else ((1, ends),):
+            for one in counted:
+                owner, said = one.payload
+                self._count(owner, one.ms // SUB_WINDOW_MS, said, by, record.log_time_ms)
 
     def _group(self, key: GroupKey) -> _Group:
         group = self._groups.get(key)

@@ -49,69 +49,60 @@ class _Arm:
         self.holds: Predicate | None = predicate(conditions) if conditions else None
 
 
-class _Table:
-    """Arms by the values of one field."""
+class _Probe:
+    """Arms by the value of one field: by equal values, and by regular expressions behind one that unites them.
 
-    __slots__ = ("arms", "read")
+    What a text reaches is remembered.
+    """
 
-    def __init__(self, condition: Condition) -> None:
-        self.read = _reader(condition)
-        self.arms: dict[Any, list[_Arm]] = {}
-
-    def add(self, condition: Condition, arm: _Arm) -> None:
-        for value in condition.values:
-            self.arms.setdefault(value, []).append(arm)
-
-    def reach(self, root: Any, found: list[_Arm]) -> None:
-        for value in self.read(root):
-            try:
-                arms = self.arms.get(value)
-            except TypeError:
-                continue
-            if arms is not None:
-                found += arms
-
-
-class _Gate:
-    """Arms by regular expressions on one field, behind one expression that unites them."""
-
-    __slots__ = ("arms", "read", "remembered", "united")
+    __slots__ = ("equal", "read", "regexes", "remembered", "united")
 
     def __init__(self, condition: Condition) -> None:
         self.read = _reader(condition)
-        self.arms: list[tuple[re2._Regexp, _Arm]] = []
+        self.equal: dict[Any, list[_Arm]] = {}
+        self.regexes: list[tuple[re2._Regexp, _Arm]] = []
         self.united: re2._Regexp | None = None
-        self.remembered: dict[str, list[_Arm]] = {}
+        self.remembered: dict[Any, list[_Arm]] = {}
 
     def add(self, condition: Condition, arm: _Arm) -> None:
         for value in condition.values:
-            self.arms.append((regex(_AS_REGEX[condition.op](str(value))), arm))
+            if condition.op in _AS_REGEX:
+                self.regexes.append((regex(_AS_REGEX[condition.op](str(value))), arm))
+            else:
+                self.equal.setdefault(value, []).append(arm)
 
-    def unite(self) -> None:
+    def finish(self) -> None:
         """Make the united expression; without it (it may be too large) each is tried."""
         try:
-            self.united = regex("|".join(f"(?:{one.pattern})" for one, _ in self.arms))
+            self.united = regex("|".join(f"(?:{one.pattern})" for one, _ in self.regexes)) if self.regexes else None
         except ConditionError:
             self.united = None
 
     def reach(self, root: Any, found: list[_Arm]) -> None:
-        for text in self.read(root):
-            if type(text) is not str:
+        remembered = self.remembered
+        for value in self.read(root):
+            try:
+                arms = remembered.get(value)
+            except TypeError:
                 continue
-            arms = self.remembered.get(text)
             if arms is None:
-                arms = self._search(text)
-                if len(text) <= MAX_REMEMBERED_CHARS:
-                    if len(self.remembered) >= MAX_REMEMBERED:
-                        self.remembered.clear()
-                    self.remembered[text] = arms
-            found += arms
+                arms = self._search(value)
+            if arms:
+                found += arms
 
-    def _search(self, text: str) -> list[_Arm]:
-        raw = encoded(text)
-        if self.united is not None and self.united.search(raw) is None:
-            return []
-        return [arm for one, arm in self.arms if one.search(raw) is not None]
+    def _search(self, value: Any) -> list[_Arm]:
+        arms = list(self.equal.get(value, ()))
+        if type(value) is not str:
+            return arms
+        if self.regexes:
+            raw = encoded(value)
+            if self.united is None or self.united.search(raw) is not None:
+                arms += [arm for one, arm in self.regexes if one.search(raw) is not None]
+        if len(value) <= MAX_REMEMBERED_CHARS:
+            if len(self.remembered) >= MAX_REMEMBERED:
+                self.remembered.clear()
+            self.remembered[value] = arms
+        return arms
 
 
 class _Presence:
@@ -125,12 +116,11 @@ class _Presence:
     def add(self, condition: Condition, arm: _Arm) -> None:
         self.arms.append(arm)
 
+    def finish(self) -> None: ...
+
     def reach(self, root: Any, found: list[_Arm]) -> None:
         if root:
             found += self.arms
-
-
-_Probe = _Table | _Gate | _Presence
 
 
 class _Plan:
@@ -138,29 +128,29 @@ class _Plan:
 
     def __init__(self) -> None:
         self.always: list[_Arm] = []
-        self.on_facts: dict[str, list[_Probe]] = {}
-        self.on_event: list[_Probe] = []
+        self.on_facts: dict[str, list[_Probe | _Presence]] = {}
+        self.on_event: list[_Probe | _Presence] = []
 
     def select(self, event: Mapping[str, Any]) -> list[Selection]:
         """The selections that the event meets, each once."""
-        found = list(self.always)
-        facts = event.get("facts")
-        if type(facts) is dict:
-            on_facts = self.on_facts
-            for name, fact in facts.items():
-                if name in on_facts:
-                    for probe in on_facts[name]:
-                        probe.reach(fact, found)
-        for probe in self.on_event:
-            probe.reach(event, found)
-        if not found:
-            return []
-        met: dict[int, Selection] = {}
+        found = self.always
+        if self.on_facts or self.on_event:
+            found = list(found)
+            facts = event.get("facts")
+            if type(facts) is dict:
+                on_facts = self.on_facts
+                for name in facts:
+                    if name in on_facts:
+                        for probe in on_facts[name]:
+                            probe.reach(facts[name], found)
+            for probe in self.on_event:
+                probe.reach(event, found)
+        met: list[Selection] = []
         for arm in found:
             selection = arm.selection
-            if id(selection) not in met and (arm.holds is None or arm.holds(event)):
-                met[id(selection)] = selection
-        return list(met.values())
+            if selection not in met and (arm.holds is None or arm.holds(event)):
+                met.append(selection)
+        return met
 
 
 class Index:
@@ -183,7 +173,7 @@ class Index:
 
 def _plan(selections: list[Selection], source: str) -> _Plan | None:
     plan = _Plan()
-    probes: dict[tuple[str, type[_Probe]], _Probe] = {}
+    probes: dict[tuple[str, type[_Probe | _Presence]], _Probe | _Presence] = {}
     for selection in selections:
         for conditions in selection.alternatives:
             if not all(one.test()(source) for one in conditions if _is_source(one)):
@@ -194,7 +184,7 @@ def _plan(selections: list[Selection], source: str) -> _Plan | None:
             if telling is None or _telling(telling) == 0:
                 plan.always.append(arm)
                 continue
-            kind = _probe(telling)
+            kind = _Probe if telling.op in {"eq", "in", *_AS_REGEX} else _Presence
             probe = probes.get((telling.field.path, kind))
             if probe is None:
                 probe = probes[telling.field.path, kind] = kind(telling)
@@ -204,8 +194,7 @@ def _plan(selections: list[Selection], source: str) -> _Plan | None:
                     plan.on_event.append(probe)
             probe.add(telling, arm)
     for probe in probes.values():
-        if isinstance(probe, _Gate):
-            probe.unite()
+        probe.finish()
     return plan if plan.always or probes else None
 
 
@@ -229,12 +218,6 @@ def _telling(condition: Condition) -> int:
         return 5 if in_facts else 1
     # Most calls have no hosts, packages or secrets.
     return 3 if in_facts and (field.plural or field.list_at) and op != "exists" else 0
-
-
-def _probe(condition: Condition) -> type[_Probe]:
-    if condition.op in {"eq", "in"}:
-        return _Table
-    return _Gate if condition.op in _AS_REGEX else _Presence
 
 
 def _reader(condition: Condition) -> Callable[[Any], Sequence[Any]]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
+import orjson
 import pytest
 
 from pipelines.pending_calls.operator import PendingCalls
@@ -27,12 +28,21 @@ class Told:
     """Inputs that say what a test tells them."""
 
     def __init__(self) -> None:
+        self.name = "m1"
+        self.silent = False
         self.mine: set[int] = {0}
         self.ends: dict[str, tuple[int, int]] = {}
+        self.notes: list[group.Told] = []
         self.rewound: list[tuple[str, int, int]] = []
 
     def joined(self) -> bool:
         return True
+
+    def member(self) -> str:
+        return self.name
+
+    def fenced(self) -> bool:
+        return self.silent
 
     def rebalancing(self) -> bool:
         return False
@@ -44,7 +54,7 @@ class Told:
         return self.ends.get(topic) if partition == 0 else None
 
     def told(self, partition: int, told: group.Told) -> None:
-        """No commit takes it along."""
+        self.notes.append(told)
 
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         self.rewound.append((topic, partition, offset))
@@ -56,7 +66,6 @@ def make(broker: Broker, told: Told, **kafka: Any) -> Host:
         operators=(lambda _: PendingCalls(Ttls(TTL_MS)), Pairs),
         group_id=f"{broker.prefix}workers",
         topic_prefix=broker.prefix,
-        session_timeout_s=0,
     )
     return Host(settings, told)
 
@@ -183,18 +192,50 @@ async def test_batches_that_were_never_delivered_are_asked_for_again(
         await host.stop()
 
 
+async def test_who_heard_nothing_from_the_group_waits(broker: Broker, records: list[Any]) -> None:
+    told = Told()
+    host = make(broker, told)
+    try:
+        told.silent = True
+        step = asyncio.create_task(host.on_batch(TOOL_CALL, 0, records))
+        await until(host.metrics.retries._value.get, "a retry")
+        await host.tick()
+        assert not await broker.read(RISK_FINDING)
+        told.silent = False
+        assert await step
+        assert await seen(broker) == 20
+    finally:
+        await host.stop()
+
+
+async def test_who_was_thrown_out_of_the_group_makes_its_state_anew(broker: Broker, records: list[Any]) -> None:
+    told = Told()
+    host = make(broker, told)
+    try:
+        await host.on_batch(TOOL_CALL, 0, records[:10])
+        told.name = "m2"
+        await host.tick()
+        assert host._owned[0].group.next_offsets[TOOL_CALL] == 0
+        assert await host.on_batch(TOOL_CALL, 0, records[10:])
+        assert await seen(broker) == 20
+    finally:
+        await host.stop()
+
+
 async def test_a_take_over_says_again_what_it_said(broker: Broker, records: list[Any]) -> None:
     told = Told()
     host = make(broker, told)
     try:
         await host.on_batch(TOOL_CALL, 0, records[:10])
-        told.ends = dict.fromkeys(INPUT_TOPICS, (0, 0)) | {TOOL_CALL: (12, 0)}
+        await broker.publish([call_event("tool.call.completed", n, n) for n in range(5)])
         await host.tick()
         assert len(await broker.read(RISK_FINDING)) == 1
-        await host.on_batch(TOOL_CALL, 0, records[10:12])
+        assert told.notes[-1].settled == dict.fromkeys(INPUT_TOPICS, 0)
+        # Now it is where the log ended when it took over: no worker before can have read further.
+        await host.on_batch(TOOL_CALL, 0, records[10:])
         await host.tick()
-        findings = await broker.read(RISK_FINDING)
-        assert len(findings) == 2
-        assert len((await broker.said()).bodies(RISK_FINDING)) == 1
+        assert told.notes[-1].settled is None
+        versions = [orjson.loads(record.value)["version"] for record in await broker.read(RISK_FINDING)]
+        assert versions == [10, 20]
     finally:
         await host.stop()

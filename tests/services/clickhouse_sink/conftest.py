@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +22,14 @@ from services.clickhouse_sink.writer import Writer
 from tests.services.clickhouse_sink.events import T0, Json, records
 
 PARTITIONS = 2
+
+
+async def until(condition: Callable[[], object], what: str, timeout_s: float = 20) -> None:
+    """Return once the condition holds; fail when time is up."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"after {timeout_s} s still not: {what}"
+        await asyncio.sleep(0.02)
 
 
 @pytest.fixture

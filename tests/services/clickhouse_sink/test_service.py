@@ -26,6 +26,7 @@ from services.clickhouse_sink.service import Sink
 from services.clickhouse_sink.settings import SinkSettings
 from services.embedded.clickhouse import ClickHouseServer
 from services.embedded.kafka import KafkaBroker
+from tests.services.clickhouse_sink.conftest import until
 from tests.services.clickhouse_sink.events import Json, completed, event, producer, started, topic_of
 from tests.services.clickhouse_sink.test_tables import every_kind
 
@@ -49,13 +50,6 @@ async def running(settings: SinkSettings) -> AsyncIterator[Sink]:
         sink.stop()
         await task
         assert time.monotonic() - began < 10
-
-
-async def until(condition: Callable[[], object], what: str, timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"after {timeout_s} s still not: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def until_rows(client: Client, sql: str, wanted: Any, timeout_s: float = 30) -> None:
@@ -241,7 +235,7 @@ async def test_while_clickhouse_is_away_rows_wait_and_none_is_lost_or_doubled(
             assert sink.unhealthy() == []
             assert await committed(settings) == before
             assert sink._consumer is not None
-            await until(lambda: sink._consumer.paused(), "the consumer is paused")  # type: ignore[union-attr]
+            await until(sink._consumer.paused, "the consumer is paused")
 
             await asyncio.to_thread(server.start)
             await until(lambda: sink.metrics.rows.labels("ingest_events")._value.get() >= 200, "the rest", 40)
@@ -306,7 +300,7 @@ async def test_the_program_tells_in_one_line_why_it_does_not_run(settings: SinkS
     async def program(**env: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "services.clickhouse_sink"),
-            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": os.getcwd(), **env},
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(Path.cwd()), **env},
             stderr=asyncio.subprocess.PIPE,
         )
         _, told = await asyncio.wait_for(process.communicate(), 60)

@@ -18,7 +18,7 @@ from services.clickhouse_sink.migrate import migrate_dsn
 from services.clickhouse_sink.records import blocks
 from services.clickhouse_sink.writer import Writer
 from services.embedded.clickhouse import ClickHouseServer
-from tests.services.clickhouse_sink.conftest import Written
+from tests.services.clickhouse_sink.conftest import Written, until
 from tests.services.clickhouse_sink.events import T0, Json, records, started
 
 Rows = Callable[[str], list[Json]]
@@ -106,9 +106,7 @@ async def test_rows_wait_for_a_server_that_goes_away_and_comes_back(
         await asyncio.to_thread(server.stop)
         [block] = blocks(records([started("b")], offset=1), "", T0)
         task = asyncio.create_task(writer.write(block))
-        async with asyncio.timeout(20):
-            while metrics.retries._value.get() < 3:
-                await asyncio.sleep(0.02)
+        await until(lambda: metrics.retries._value.get() >= 3, "three tries failed")
         assert not task.done()
         assert writer.away
         await asyncio.to_thread(server.start)
