@@ -227,7 +227,7 @@ def _print(report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     console.print("\n[bold]What the agents did[/]")
     outcomes = ("ok", "error", "blocked", "cancelled", "timeout", "unknown")
     table = Table("runtime", "calls", *outcomes, box=None, pad_edge=False)
@@ -257,18 +257,21 @@ def _print(report: Report) -> None:
     if len(report.findings) > 12:
         console.print(f"  … and {len(report.findings) - 12} more")
 
-    console.print("\n[bold]Slowest tools[/] (P95 from merged sketches)")
+    console.print("\n[bold]Slowest tools[/] (from merged sketches)")
+    slow = Table("tool", "runtime", "calls", "P50 ms", "P95 ms", box=None, pad_edge=False)
     for row in report.slowest:
-        console.print(
-            f"  {row['tool_name']:32} {row['agent_runtime']:11} {row['calls']:4} calls  P50 {row['p50_ms']:8} ms  P95 {row['p95_ms']:8} ms"
+        slow.add_row(
+            cut(row["tool_name"], 50), row["agent_runtime"], str(row["calls"]), str(row["p50_ms"]), str(row["p95_ms"])
         )
+    console.print(slow)
 
     doors = ", ".join(f"{count} by {door}" for door, count in sorted(report.doors.items()))
     same = "equal" if report.accepted == report.kafka == report.clickhouse else "[red]NOT EQUAL[/]"
     console.print(f"\n[bold]Do the numbers add up?[/]\n  hook payloads sent  {report.payloads} ({doors})")
-    console.print(
-        f"  events accepted     {report.accepted}\n  events in Kafka     {report.kafka}\n  rows in ClickHouse  {report.clickhouse}   {same}"
-    )
+    console.print(f"  events accepted     {report.accepted}")
+    console.print(f"  events in Kafka     {report.kafka}")
+    console.print(f"  rows in ClickHouse  {report.clickhouse}   {same}")
+    console.print(f"  tool calls          {report.tool_calls}, one row each")
     if report.restarts:
         console.print(f"  parts that died and were started again: {report.restarts}")
     times = ", ".join(f"{name} {value:.1f} s" for name, value in report.seconds.items())
