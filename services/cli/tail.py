@@ -159,7 +159,7 @@ def describe(event: Mapping[str, Any]) -> str:
             parts.append(f"{name.removeprefix('outcome_')}={event[name]}")
     if event.get("session_id"):
         parts.append(f"[{str(event['session_id'])[:8]}]")
-    return "  ".join(parts)
+    return " · ".join(parts)
 
 
 def _outcome(event: Mapping[str, Any]) -> str:
