@@ -6,6 +6,7 @@ answers; else the embedded ones. No test is skipped for want of a service.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pipelines.runtime.logs import Damper
+
 KAFKA_IMAGE = "apache/kafka:4.3.1"
 CLICKHOUSE_IMAGE = "clickhouse/clickhouse-server:25.8"
 
@@ -27,6 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("agenttrace")
     group.addoption("--containers", action="store_true", help="run Kafka and ClickHouse in containers")
     group.addoption("--update-golden", action="store_true", help="rewrite golden files instead of comparing")
+
+
+@pytest.fixture(autouse=True)
+def _undamped() -> Iterator[None]:
+    """A part that runs inside a test damps the handlers of this whole run; later tests would miss lines they wait for."""
+    yield
+    for handler in logging.getLogger().handlers:
+        for damper in [known for known in handler.filters if isinstance(known, Damper)]:
+            handler.removeFilter(damper)
 
 
 @pytest.fixture(scope="session")

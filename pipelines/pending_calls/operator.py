@@ -65,7 +65,8 @@ class PendingCalls:
 
     def __init__(self, ttls: Ttls | None = None) -> None:
         self._ttls = ttls or Ttls()
-        self.horizon_ms = max(self._ttls.longest_ms, KEEP_MS)
+        # A call that is still open may have had its end before its start.
+        self.horizon_ms = self._ttls.longest_ms + KEEP_MS
         self._progress_ms = 0
         self._calls: dict[str, Call] = {}
         self._sessions: dict[str, Session] = {}

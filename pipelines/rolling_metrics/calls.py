@@ -65,19 +65,16 @@ class Call:
                 input_bytes = start[3]
             if duration is None and end.ms >= start[0]:
                 duration = end.ms - start[0]
-        index, zero = None, False
-        if duration is not None and outcome in _RAN:
-            index = bucket(duration)
-            zero = index is None
-        timed_out = end.inferred and outcome == "timeout"
-        return Counted(key, end.ms // MINUTE_MS, outcome, timed_out, zero, index, input_bytes or 0, output_bytes)
+        index, zero = sketched(outcome, duration)
+        adds = (outcome, end.inferred, zero, index, input_bytes or 0, output_bytes)
+        return Counted(key, end.ms // MINUTE_MS, adds)
 
     def _joins(self, start_ms: int, end: End) -> bool:
         """The start's time and size belong to this end: no end long before it took them."""
-        if not _near(start_ms, end):
+        if not near(start_ms, end.ms):
             return False
         return len(self.ends) == 1 or not any(
-            _near(start_ms, other) and other.ms < end.ms - SAME_CALL_MS for other in self.ends
+            near(start_ms, other.ms) and other.ms < end.ms - SAME_CALL_MS for other in self.ends
         )
 
     def flight(self) -> Flight | None:
@@ -87,7 +84,7 @@ class Call:
         start_ms, _, key, _ = self.start
         closed_ms = start_ms + MAX_OPEN_MS
         for end in self.ends:
-            if end.ms < closed_ms and _near(start_ms, end):
+            if end.ms < closed_ms and near(start_ms, end.ms):
                 closed_ms = end.ms
         opened = start_ms // MINUTE_MS
         return Flight(key, opened, max(opened, closed_ms // MINUTE_MS))
@@ -97,14 +94,22 @@ class Call:
         latest = 0
         for end in self.ends:
             latest = max(latest, end.ms + SAME_CALL_MS + LATENESS_MS)
-        if self.start is not None and not any(_near(self.start[0], end) for end in self.ends):
+        if self.start is not None and not any(near(self.start[0], end.ms) for end in self.ends):
             latest = max(latest, self.start[0] + MAX_OPEN_MS + LATENESS_MS)
         return latest
 
 
-def _near(start_ms: int, end: End) -> bool:
+def near(start_ms: int, end_ms: int) -> bool:
     """The end is near enough to the start to be its end; a little before it, since clocks differ."""
-    return start_ms - SAME_CALL_MS <= end.ms <= start_ms + MAX_OPEN_MS
+    return start_ms - SAME_CALL_MS <= end_ms <= start_ms + MAX_OPEN_MS
+
+
+def sketched(outcome: str, duration: float | None) -> tuple[int | None, bool]:
+    """Index of the bucket that a duration (ms) counts in, and whether it counts as zero; only calls that ran count."""
+    if duration is None or outcome not in _RAN:
+        return None, False
+    index = bucket(duration)
+    return index, index is None
 
 
 def size_bytes(part: Any) -> int | None:

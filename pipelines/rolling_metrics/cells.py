@@ -19,17 +19,17 @@ class Key(NamedTuple):
     tool: str
 
 
+Adds = tuple[str, bool, bool, int | None, int, int]
+"""What one end of a call adds: outcome, whether it was inferred, whether its duration is zero, the sketch's bucket (None if
+its duration is zero or says nothing), input and output bytes."""
+
+
 class Counted(NamedTuple):
-    """What one ended call adds to its minute. `bucket` is None where the call's duration says nothing or is zero."""
+    """What one end of a call adds, and where."""
 
     key: Key
     minute: int
-    outcome: str
-    timed_out: bool
-    zero: bool
-    bucket: int | None
-    input_bytes: int
-    output_bytes: int
+    adds: Adds
 
 
 class Cell:
@@ -46,28 +46,32 @@ class Cell:
         self.outcomes: dict[str, int] = {}
         self.sketch: dict[int, int] = {}
 
-    def add(self, counted: Counted) -> None:
+    def add(self, adds: Adds) -> None:
         """Count a call."""
+        outcome, inferred, zero, index, input_bytes, output_bytes = adds
         outcomes = self.outcomes
-        outcomes[counted.outcome] = outcomes.get(counted.outcome, 0) + 1
-        if counted.bucket is not None:
-            self.sketch[counted.bucket] = self.sketch.get(counted.bucket, 0) + 1
-        elif counted.zero:
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if index is not None:
+            self.sketch[index] = self.sketch.get(index, 0) + 1
+        elif zero:
             self.zero += 1
-        self.timeouts += counted.timed_out
-        self.input_bytes += counted.input_bytes
-        self.output_bytes += counted.output_bytes
+        if inferred and outcome == "timeout":
+            self.timeouts += 1
+        self.input_bytes += input_bytes
+        self.output_bytes += output_bytes
 
-    def take_back(self, counted: Counted) -> None:
+    def take_back(self, adds: Adds) -> None:
         """Undo `add`."""
-        _decrement(self.outcomes, counted.outcome)
-        if counted.bucket is not None:
-            _decrement(self.sketch, counted.bucket)
-        elif counted.zero:
+        outcome, inferred, zero, index, input_bytes, output_bytes = adds
+        _decrement(self.outcomes, outcome)
+        if index is not None:
+            _decrement(self.sketch, index)
+        elif zero:
             self.zero -= 1
-        self.timeouts -= counted.timed_out
-        self.input_bytes -= counted.input_bytes
-        self.output_bytes -= counted.output_bytes
+        if inferred and outcome == "timeout":
+            self.timeouts -= 1
+        self.input_bytes -= input_bytes
+        self.output_bytes -= output_bytes
 
     @property
     def empty(self) -> bool:

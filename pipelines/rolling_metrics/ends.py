@@ -71,17 +71,17 @@ def outcome_of(event: Mapping[str, Any]) -> str | None:
 
 def call_ref(event: Mapping[str, Any]) -> str:
     """What joins the events of one call: call_id, or for the wire the operation, or the connection's request id."""
-    if event["event_name"].startswith("mcp.rpc."):
+    if event["event_name"][:8] != "mcp.rpc.":
+        ref = event.get("call_id")
+        if type(ref) is str and ref:
+            return ref
+    else:
         operation = event.get("operation_id")
         if operation:
             return f"rpc:{operation}"
         if event.get("jsonrpc_id") is not None:
             connection = event.get("connection_id") or event.get("session_id") or ""
             return f"rpc:{connection}|{event['jsonrpc_id']}"
-    else:
-        ref = event.get("call_id")
-        if isinstance(ref, str) and ref:
-            return ref
     return f"event:{event['event_id']}"
 
 

@@ -25,7 +25,16 @@ from typing import Any, get_args
 
 import orjson
 
-from pipelines.rolling_metrics.calls import MAX_OPEN_MS, MINUTE_MS, Call, Flight, duration_ms, size_bytes
+from pipelines.rolling_metrics.calls import (
+    MAX_OPEN_MS,
+    MINUTE_MS,
+    Call,
+    Flight,
+    duration_ms,
+    near,
+    size_bytes,
+    sketched,
+)
 from pipelines.rolling_metrics.cells import Cell, Key
 from pipelines.rolling_metrics.ends import (
     INFERRED,
@@ -38,7 +47,7 @@ from pipelines.rolling_metrics.ends import (
     outcome_of,
     remove_end,
 )
-from pipelines.runtime.port import LATENESS_MS, Out, Record
+from pipelines.runtime.port import LATENESS_MS, Event, Out, Record
 from schemas.clock import to_rfc3339
 from schemas.events import Runtime, ToolSource
 from schemas.identity import derived_id
@@ -138,7 +147,7 @@ class RollingMetrics:
         if outcome is not None:
             self._end(event, ms, outcome, name in INFERRED)
 
-    def _start(self, event: Mapping[str, Any], ms: int) -> None:
+    def _start(self, event: Event, ms: int) -> None:
         ref, key = call_ref(event), self._key(event)
         start = (ms, event["event_id"], key, size_bytes(event.get("input") or event.get("request")) or 0)
         call = self._calls.get(ref)
@@ -161,7 +170,7 @@ class RollingMetrics:
         self._cell(ms // MINUTE_MS, key).starts += 1
         self._expire(ref, ms + MAX_OPEN_MS + LATENESS_MS)
 
-    def _end(self, event: Mapping[str, Any], ms: int, outcome: str, inferred: bool) -> None:
+    def _end(self, event: Event, ms: int, outcome: str, inferred: bool) -> None:
         ref, event_id = call_ref(event), event["event_id"]
         call = self._calls.get(ref)
         if event.get("retracted"):
@@ -187,13 +196,24 @@ class RollingMetrics:
             # seen the stronger end, may have counted it.
             self._cell(ms // MINUTE_MS, end.payload[0])
         else:
-            before = call.flight()
-            call.ends.append(end)
-            counted = call.counts(end)
-            self._cell(counted.minute, counted.key).add(counted)
-            if before is not None:
-                self._move(before, call.flight())
+            self._first_end(call, end)
         self._expire(ref, ms + SAME_CALL_MS + LATENESS_MS)
+
+    def _first_end(self, call: Call, end: End) -> None:
+        """What `_replace` would do for the only end of a call, without making what is not needed: nearly all ends."""
+        call.ends.append(end)
+        key, outcome, duration, input_bytes, output_bytes = end.payload
+        minute, start = end.ms // MINUTE_MS, call.start
+        if start is not None and near(start[0], end.ms):
+            if input_bytes is None:
+                input_bytes = start[3]
+            if duration is None and end.ms >= start[0]:
+                duration = end.ms - start[0]
+            opened = start[0] // MINUTE_MS
+            self._shift(start[2], (start[0] + MAX_OPEN_MS) // MINUTE_MS, 1)
+            self._shift(start[2], max(opened, minute), -1)
+        index, zero = sketched(outcome, duration)
+        self._cell(minute, key).add((outcome, end.inferred, zero, index, input_bytes or 0, output_bytes))
 
     def _new_call(self, ref: str) -> Call:
         if len(self._calls) >= MAX_CALLS:
@@ -202,22 +222,24 @@ class RollingMetrics:
         call = self._calls[ref] = Call()
         return call
 
-    def _key(self, event: Mapping[str, Any]) -> Key:
-        mcp = event.get("mcp")
+    def _key(self, event: Event) -> Key:
+        get = event.get
+        mcp = get("mcp")
         said = (
-            event.get("tenant_id"),
-            event.get("agent_runtime"),
-            event.get("tool_source"),
-            mcp.get("server_name") if type(mcp) is dict else event.get("mcp_server"),
-            event.get("tool_name"),
-            event.get("method"),
+            event["event_name"][:8] == "mcp.rpc.",
+            get("tenant_id"),
+            get("agent_runtime"),
+            get("tool_source"),
+            mcp.get("server_name") if type(mcp) is dict else get("mcp_server"),
+            get("tool_name"),
+            get("method"),
         )
         try:
             key = self._keys.get(said)
         except TypeError:
-            return _key(event["event_name"], said)
+            return _key(said)
         if key is None:
-            key = self._keys[said] = _key(event["event_name"], said)
+            key = self._keys[said] = _key(said)
         return key
 
     # what a call adds
@@ -228,10 +250,10 @@ class RollingMetrics:
         if before != after:
             for counted in before:
                 if counted.minute >= self._floor:
-                    self._cell(counted.minute, counted.key).take_back(counted)
+                    self._cell(counted.minute, counted.key).take_back(counted.adds)
             for counted in after:
                 if counted.minute >= self._floor:
-                    self._cell(counted.minute, counted.key).add(counted)
+                    self._cell(counted.minute, counted.key).add(counted.adds)
         if changed.start is not None:
             self._move(call.flight(), changed.flight())
         self._calls[ref] = changed
@@ -240,14 +262,14 @@ class RollingMetrics:
         """Count calls in flight anew: one left `before`, one came to `after`."""
         if before == after:
             return
-        if before is None or after is None or before[:2] != after[:2]:
-            for flight, by in ((before, -1), (after, 1)):
-                if flight is not None:
-                    self._shift(flight.key, flight.opened, by)
-                    self._shift(flight.key, flight.closed, -by)
+        if before is not None and after is not None and before[:2] == after[:2]:
+            self._shift(before.key, before.closed, 1)
+            self._shift(after.key, after.closed, -1)
             return
-        self._shift(before.key, before.closed, 1)
-        self._shift(after.key, after.closed, -1)
+        for flight, by in ((before, -1), (after, 1)):
+            if flight is not None:
+                self._shift(flight.key, flight.opened, by)
+                self._shift(flight.key, flight.closed, -by)
 
     def _shift(self, key: Key, minute: int, by: int) -> None:
         flights = self._flights.get(key)
@@ -256,17 +278,15 @@ class RollingMetrics:
         if minute < self._floor:
             flights.carry += by
             return
-        left = flights.deltas.get(minute, 0) + by
-        if left:
-            flights.deltas[minute] = left
-        else:
-            del flights.deltas[minute]
-        # The number in flight changes at the end of this minute and of those after it.
-        for later in range(minute, self._last_minute + 1):
-            place = self._minutes.get(later)
-            if place is not None:
-                for window in place.windows:
-                    window.dirty[key] = self._log_ms
+        deltas = flights.deltas
+        deltas[minute] = deltas.get(minute, 0) + by
+        if minute <= self._last_minute:
+            # The number in flight changes at the end of this minute and of those after it.
+            for later in range(minute, self._last_minute + 1):
+                place = self._minutes.get(later)
+                if place is not None:
+                    for window in place.windows:
+                        window.dirty[key] = self._log_ms
 
     def _cell(self, minute: int, key: Key) -> Cell:
         place = self._minutes.get(minute)
@@ -421,8 +441,11 @@ class RollingMetrics:
         for minute in [minute for minute in self._minutes if minute < floor]:
             del self._minutes[minute]
         for key, flight in list(self._flights.items()):
-            for minute in [minute for minute in flight.deltas if minute < floor]:
-                flight.carry += flight.deltas.pop(minute)
+            for minute, by in list(flight.deltas.items()):
+                if minute < floor:
+                    flight.carry += by
+                if minute < floor or not by:
+                    del flight.deltas[minute]
             if not flight.carry and not flight.deltas:
                 del self._flights[key]
 
@@ -509,11 +532,11 @@ def _merge(minutes: list[dict[Key, Cell]], key: Key) -> Cell:
     return cells[0] if len(cells) == 1 else Cell.merged(cells)
 
 
-def _key(event_name: str, said: tuple[Any, ...]) -> Key:
-    tenant, runtime, source, server, tool, method = said
+def _key(said: tuple[Any, ...]) -> Key:
+    rpc, tenant, runtime, source, server, tool, method = said
     runtime = runtime if runtime in _RUNTIMES else "other"
     tool = _name(tool)
-    if event_name.startswith("mcp.rpc."):
+    if rpc:
         source = "mcp"
         tool = f"rpc:{_name(method) or 'unknown'}" + (f":{tool}" if tool else "")
     elif source not in _SOURCES:

@@ -189,6 +189,8 @@ class Group:
         """Tell the operators that all records with a log time ≤ t were seen; a smaller t than before is ignored."""
         if t_ms <= self.progress_ms:
             return
+        if self.muted and self.progress_ms < self._settled_ms < t_ms:
+            self.progress(self._settled_ms)
         self.progress_ms = t_ms
         self._version = sum(self.next_offsets.values())
         self._feeding = None
@@ -245,8 +247,10 @@ class Group:
             return
         said, self._repeat = self._repeat, None
         version = sum(self.next_offsets.values())
+        # What is not sent yet counts too: its version is that of its own record.
+        said.update(self._outputs)
         for place, output in said.items():
-            if "version" in output.body and place not in self._outputs:
+            if "version" in output.body:
                 output.body = {**output.body, "version": version}
                 self._outputs[place] = output
 
@@ -256,8 +260,11 @@ class Group:
             body["version"] = self._version
             if topic in STAMPED_WITH_STATE and self.progress_ms < self.partial_until_ms:
                 body["state"] = "partial"
-        unsettled = self._repeat if self.muted and self._is_unsettled() else None
-        if not self.muted or unsettled is not None:
+        repeat = self._repeat if self.muted else None
+        # Of what is remembered the last counts, whatever it follows from.
+        if repeat is not None and not self._is_unsettled() and (topic, record_id) not in repeat:
+            repeat = None
+        if not self.muted or repeat is not None:
             if key is not None:
                 place = key.encode()
             elif topic in BY_NAME and BY_NAME[topic].kind == "derived" and "event_name" in body:
@@ -265,10 +272,10 @@ class Group:
             else:
                 place = record_id.encode()
             output = Output(topic, record_id, place, body)
-            if unsettled is None:
+            if repeat is None:
                 self._outputs[topic, record_id] = output
             else:
-                self._remember(unsettled, (topic, record_id), output)
+                self._remember(repeat, (topic, record_id), output)
         handlers = out.later.get(body.get("event_name", ""))
         if handlers:
             record = Record(topic, self.partition, NO_OFFSET, timestamp_ms(body["timestamp"]), body)

@@ -64,12 +64,11 @@ class LogReader:
         }
         # A worker before has said all that was due by `told`, with this state or a later one; this state itself knows
         # all records only up to the first that it has yet to read.
-        told = max(by_ms for by_ms, _, _ in notes.values())
+        told, _, self.settled_ms = max(notes.values(), key=lambda note: (note[0], -note[2]))
         self.settled = {topic: settled for topic, (_, settled, _) in notes.items()}
-        self.settled_ms = min([settled_ms for by_ms, _, settled_ms in notes.values() if by_ms], default=0)
         unread = [await self._log_time(topic, offset) - 1 for topic, offset in upto.items() if offset < end[topic]]
         told = min([told, *unread])
-        since = max(told - group.horizon_ms, 0)
+        since = max(min(told, self.settled_ms) - group.horizon_ms, 0)
         found = await self._consumer.offsets_for_times(dict.fromkeys(places.values(), since))
         start, partial = {}, False
         share = self._settings.rebuild_max_records // len(places)

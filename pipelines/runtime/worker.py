@@ -34,7 +34,6 @@ def run(settings: WorkerSettings) -> None:
     Raises UserError when Kafka cannot be reached at the start or refuses the login, when topics are missing or the port
     is taken, and when the consumer fails for good (a supervisor should start the worker again).
     """
-    logs.damp()
     collect_garbage_seldom()
     asyncio.run(_run(settings))
 
@@ -71,8 +70,8 @@ class FaustInputs:
 
     def fenced(self) -> bool:
         """True while the group may have given this worker's partitions to another: it heard nothing for too long."""
-        thread = self._app._consumer._thread
-        return time.monotonic() - thread.alive_at > self._session_timeout_s
+        alive_at: float = self._app._consumer._thread.alive_at
+        return time.monotonic() - alive_at > self._session_timeout_s
 
     def assigned_now(self) -> None:
         """The group has just answered."""
@@ -126,8 +125,9 @@ class FaustInputs:
         return assignment and assignment.state_value(TopicPartition(self._prefix + topic, partition))
 
     def _consumer(self) -> Any:
-        consumer = self._app._consumer
-        return consumer and consumer._thread._consumer
+        """aiokafka's consumer once it is started, else None."""
+        consumer = self._app._consumer and self._app._consumer._thread._consumer
+        return consumer if consumer is not None and consumer._coordinator is not None else None
 
 
 async def _run(settings: WorkerSettings) -> None:

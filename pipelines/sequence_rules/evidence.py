@@ -52,6 +52,16 @@ class Kept(NamedTuple):
     call_id: str | None
     about: About
 
+    def dump(self) -> list[Any]:
+        """The event as JSON data."""
+        return [*self[:-1], tuple(self.about)]
+
+    @classmethod
+    def load(cls, data: list[Any]) -> Kept:
+        """An event from `dump`."""
+        *fields, (*said, fingerprints, secret_kinds) = data
+        return cls._make([*fields, _about((*said, tuple(fingerprints), tuple(secret_kinds)))])
+
 
 class Support(NamedTuple):
     """What supports a finding: the events by step, and how many there are in `total`.
@@ -188,7 +198,7 @@ class Slots:
         slots = cls()
         cut, by_slot = data
         slots.cut = set(cut) or None
-        slots.by_slot = {slot: [_load(event) for event in events] for slot, events in by_slot}
+        slots.by_slot = {slot: [Kept.load(event) for event in events] for slot, events in by_slot}
         return slots
 
     def __len__(self) -> int:
@@ -197,8 +207,3 @@ class Slots:
 
 def _order(event: Kept) -> tuple[Any, ...]:
     return event[:2]
-
-
-def _load(data: list[Any]) -> Kept:
-    *fields, (*said, fingerprints, secret_kinds) = data
-    return Kept._make([*fields, _about((*said, tuple(fingerprints), tuple(secret_kinds)))])

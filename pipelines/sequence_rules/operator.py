@@ -45,7 +45,7 @@ class SequenceRules:
         self.wants = frozenset(name for _, pack in packs for name in pack.event_names)
         self.horizon_ms = max((pack.keep_ms for _, pack in packs), default=0) + 2 * LATENESS_MS
         self._partition = partition
-        self._packs = list(packs)
+        self._packs = list(packs)[::-1]
         self._rules: dict[str, CompiledRule] = {rule.identity: rule for _, pack in packs for rule in pack.rules}
         self._empty()
 
@@ -76,7 +76,7 @@ class SequenceRules:
             raise TypeError("event_id is not text")
         ms = record.event_ms
         ahead = ms - record.log_time_ms
-        if ahead > LATENESS_MS or ahead < -LATENESS_MS:
+        if ahead > LATENESS_MS or ahead < -LATENESS_MS or ms + LATENESS_MS <= self._forgotten_ms:
             self._counts["too_early" if ahead > 0 else "too_late"] += 1
             return
         tenant = record.event.get("tenant_id")
@@ -85,10 +85,8 @@ class SequenceRules:
             rule: CompiledRule = selection.owner
             group = rule.group_of(record.event)
             if group is None:
-                self._counts["without_group"] += 1
-                continue
-            if ms + LATENESS_MS + rule.span_ms <= self._forgotten_ms:
-                self._counts["too_late"] += 1
+                # A metric rule asks this of every call that ended; most have no MCP server, and that is no gap.
+                self._counts["without_group"] += rule.identity in self._patterns
                 continue
             key = (tenant if type(tenant) is str else "", group)
             rates = self._rates.get(rule.identity)
@@ -115,7 +113,7 @@ class SequenceRules:
 
     def _pack_at(self, log_time_ms: int) -> CompiledPack | None:
         """The pack in force at a log time."""
-        for since_ms, pack in reversed(self._packs):
+        for since_ms, pack in self._packs:
             if since_ms <= log_time_ms:
                 return pack
         return None

@@ -68,7 +68,7 @@ class Patterns:
             self._kept += len(events) - before
             if not changed:
                 return _NONE
-        if not group.matched_until_ms and sum(map(len, group.steps)) < self.rule.least:
+        if sum(map(len, group.steps)) < self.rule.least:
             return _NONE
         return self._touched(group, step, slot)
 
@@ -154,14 +154,20 @@ class Patterns:
                 elif matched:
                     self._expire(key, max(left + keep_ms, t_ms - LATENESS_MS))
 
-    def dump(self) -> list[Any]:
+    def dump(self) -> dict[str, Any]:
         """The state as JSON data."""
-        groups = [(key, self._group(key, group)) for key, group in list(self._groups.items())]
-        return [[key, group.matched_until_ms, [slots.dump() for slots in group.steps]] for key, group in groups]
+        groups: list[Any] = []
+        alone: list[Any] = []
+        for key, group in self._groups.items():
+            if isinstance(group, _Group):
+                groups.append([key, group.matched_until_ms, [slots.dump() for slots in group.steps]])
+            else:
+                alone.append([key, group[0], group[1].dump()])
+        return {"groups": groups, "alone": alone}
 
-    def load(self, data: list[Any]) -> None:
+    def load(self, data: dict[str, Any]) -> None:
         """Take over a dumped state."""
-        for (tenant, name), matched_until_ms, dumped in data:
+        for (tenant, name), matched_until_ms, dumped in data["groups"]:
             key = (tenant, name)
             group = self._groups[key] = _Group([Slots.load(slots) for slots in dumped])
             group.matched_until_ms = matched_until_ms
@@ -169,3 +175,8 @@ class Patterns:
             for slots in group.steps:
                 for slot in slots.by_slot:
                     self._expire(key, slot + self.rule.loose_ms)
+        for (tenant, name), step, dumped in data["alone"]:
+            event = Kept.load(dumped)
+            self._groups[tenant, name] = (step, event)
+            self._kept += 1
+            self._expire((tenant, name), self.rule.slot(event.ms) + self.rule.loose_ms)

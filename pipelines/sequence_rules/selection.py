@@ -166,9 +166,19 @@ class Index:
 
     def select(self, event: Mapping[str, Any]) -> list[Selection]:
         """The selections that an event meets."""
-        source = event.get("tool_source", "unknown")
-        plan = self._plans.get((event["event_name"], source if source in SOURCES else "unknown"))
-        return plan.select(event) if plan is not None else []
+        name, source = event["event_name"], event.get("tool_source", "unknown")
+        try:
+            plan = self._plans.get((name, source))
+        except TypeError:
+            plan = None
+        if plan is None:
+            if source in SOURCES:
+                return _NONE
+            plan = self._plans.get((name, "unknown"))
+        return plan.select(event) if plan is not None else _NONE
+
+
+_NONE: list[Selection] = []
 
 
 def _plan(selections: list[Selection], source: str) -> _Plan | None:

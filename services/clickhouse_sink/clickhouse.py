@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver import Client
-from clickhouse_connect.driver.asyncclient import AsyncClient
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
 
 from schemas.errors import UserError
@@ -53,25 +52,12 @@ def database(dsn: str) -> str:
     return unquote(urlsplit(dsn).path.strip("/")) or "default"
 
 
-def connect(dsn: str, **options: Any) -> Client:
-    """A client for statements. Raises UserError, also where ClickHouse cannot be reached."""
+def connect(dsn: str) -> Client:
+    """A client. Raises UserError; its exit code is EX_UNAVAILABLE where nothing answers."""
     try:
-        return clickhouse_connect.get_client(dsn=dsn, **_options(dsn), **options)
+        return clickhouse_connect.get_client(dsn=dsn, **_options(dsn))
     except (ClickHouseError, OSError) as error:
         raise explain(error, dsn) from None
-    except (TypeError, ValueError) as error:
-        raise _unreadable(error) from None
-
-
-async def connect_async(dsn: str) -> AsyncClient:
-    """A client for inserts. Raises UserError for what only its owner can mend, Away where nothing answers."""
-    try:
-        return await clickhouse_connect.get_async_client(dsn=dsn, **_options(dsn))
-    except (ClickHouseError, OSError, TimeoutError) as error:
-        told = explain(error, dsn)
-        if told.exit_code == os.EX_UNAVAILABLE:
-            raise Away(str(told)) from None
-        raise told from None
     except (TypeError, ValueError) as error:
         raise _unreadable(error) from None
 

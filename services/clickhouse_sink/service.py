@@ -81,7 +81,7 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not work.done() and self._consumer is not None:
                 await asyncio.wait({work}, timeout=STOP_S)
             if work.done():
                 work.result()
@@ -272,7 +272,7 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
             if part is not None:
                 with contextlib.suppress(KafkaError, OSError, TimeoutError):
                     await asyncio.wait_for(part.stop(), timeout=1)
-        await self._writer.close()
+        self._writer.close()
 
 
 def _check_tables(dsn: str) -> None:

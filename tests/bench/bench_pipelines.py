@@ -32,7 +32,7 @@ from pipelines.operators import build_operators
 from pipelines.runtime.group import Group
 from pipelines.runtime.port import Event, OperatorFactory
 from pipelines.runtime.sender import Sender, encode
-from pipelines.runtime.settings import WorkerSettings
+from pipelines.runtime.settings import WorkerSettings, wall_ms
 from pipelines.runtime.worker import collect_garbage_seldom
 from pipelines.runtime.worker import run as run_worker
 from schemas.config import Config
@@ -47,14 +47,14 @@ PARTITIONS = 4
 BATCH = 500
 
 
-def traffic(count: int, seed: int = 1) -> list[Event]:
-    """Events of ordinary sessions, about 1 KB each: nine in ten are starts and ends of calls."""
-    rng = Random(seed)
+def traffic(count: int, begin_ms: int = 0, step_ms: int = 40) -> list[Event]:
+    """Events of ordinary sessions, about 1 KB each, nine in ten starts and ends of calls; a call begins each step."""
+    rng = Random(1)
     made: list[Event] = []
     number = 0
     while len(made) < count:
         number += 1
-        at_ms = number * 40
+        at_ms = begin_ms + number * step_ms
         session = f"0199c0de-0000-7000-8000-{number % 200:012}"
         where = {"session_id": session, "root_session_id": session, "agent_version": "2.1.0", "agent_id": "main"}
         where |= {
@@ -243,6 +243,13 @@ async def _publish(kafka: dict[str, Any], prefix: str, events: Sequence[Event]) 
     await producer.stop()
 
 
+async def _delete(kafka: dict[str, Any], prefixes: Sequence[str]) -> None:
+    admin = AIOKafkaAdminClient(**kafka)
+    await admin.start()
+    await admin.delete_topics([prefix + topic.name for prefix in prefixes for topic in TOPICS])
+    await admin.close()
+
+
 def measure_on_kafka(bootstrap: str, count: int) -> dict[str, Any]:
     """Worker and plain loop over the same topics; what a process costs before its first event is taken off.
 
@@ -252,7 +259,8 @@ def measure_on_kafka(bootstrap: str, count: int) -> dict[str, Any]:
     sizes = (count // 10, count)
     prefixes = [f"bench{uuid.uuid4().hex[:8]}." for _ in sizes]
     for prefix, size in zip(prefixes, sizes, strict=True):
-        asyncio.run(_publish(kafka, prefix, traffic(size)))
+        # The broker's log times are of now, and what is far from them is too late for rules.
+        asyncio.run(_publish(kafka, prefix, traffic(size, wall_ms() - T0 - size, step_ms=2)))
     rows: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
     for round_number in range(3):
@@ -275,6 +283,7 @@ def measure_on_kafka(bootstrap: str, count: int) -> dict[str, Any]:
                 name = f"{side}_{work}"
                 rows.setdefault(name, []).append((more - less) / (sizes[1] - sizes[0]) * 1e6)
                 rates.setdefault(name, []).append((sizes[1] - sizes[0]) / max(long - short, 1e-3))
+    asyncio.run(_delete(kafka, prefixes))
     cost = {name: statistics.median(values) for name, values in rows.items()}
     return {
         "us_per_event": {name: round(value, 1) for name, value in cost.items()},

@@ -214,7 +214,7 @@ async def _measure(dsn: str) -> dict[str, Any]:
             if round_:
                 seconds.setdefault(side, []).append(took)
             first += ROWS
-    await writer.close()
+    writer.close()
     stored = int(client.command("SELECT count() FROM events"))
     client.close()
     assert stored == first, f"{stored} rows stored of {first}"

@@ -54,7 +54,7 @@ async def write(clickhouse_db: str, client: Client) -> AsyncIterator[Written]:
     written = Written(clickhouse_db)
     await written.writer.open()
     yield written
-    await written.writer.close()
+    written.writer.close()
 
 
 @pytest.fixture

@@ -91,11 +91,10 @@ class MemoryWorker:
         self.group = Group(0, factories)
         upto = dict(log.committed)
         unread = {topic: log.topics[topic][offset:] for topic, offset in upto.items()}
-        told = max(by_ms for by_ms, _, _ in log.notes.values())
+        told, _, self.settled_ms = max(log.notes.values(), key=lambda note: (note[0], -note[2]))
         told = min([told, *(records[0].timestamp - 1 for records in unread.values() if records)])
         self.settled: dict[str, int] | None = {topic: note[1] for topic, note in log.notes.items()}
-        self.settled_ms = min([settled_ms for by_ms, _, settled_ms in log.notes.values() if by_ms], default=0)
-        since = told - self.group.horizon_ms
+        since = min(told, self.settled_ms) - self.group.horizon_ms
         start = {
             topic: sum(record.timestamp < since for record in log.topics[topic][:offset])
             for topic, offset in upto.items()

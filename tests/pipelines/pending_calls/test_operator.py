@@ -299,7 +299,7 @@ def test_ttls_by_runtime_server_and_tool() -> None:
     mcp = {"server_name": "odd_srv_2", "tool_name": "get-sum"}
     assert ttls.of({"tool_name": "mcp__odd_srv_2__get_sum", "agent_runtime": "codex", "mcp": mcp}) == 3000
     assert ttls.longest_ms == 9000
-    assert PendingCalls(ttls).horizon_ms == KEEP_MS
+    assert PendingCalls(ttls).horizon_ms == 9000 + KEEP_MS
     for n in range(30_000):
         ttls.of({"tool_name": f"t{n}"})
     assert len(ttls._known) <= 10_000

@@ -193,6 +193,27 @@ def test_open_calls_are_in_flight_until_they_end() -> None:
     assert flying == {"00": 1, "01": 1, "02": 0}
 
 
+def test_what_a_record_after_the_progress_changed_is_said_again() -> None:
+    """A host that re-reads the log takes what is due by a progress as said, and no more."""
+    said, operator = Said(), RollingMetrics(PARTITION)
+    operator.on_event(record(event("tool.call.completed", 0, 1, outcome="ok"), delay_ms=25_000), said)
+    puts = []
+    for t_ms in (10_000, 20_000, 30_000, 40_000):
+        operator.on_progress(T0 + t_ms, said)
+        puts.append(said.puts)
+    assert puts == [2, 4, 6, 6]
+
+
+def test_a_call_that_moved_to_another_window_is_taken_back_where_it_was() -> None:
+    """Also where this worker never said it: one before may have, that had not seen the earlier end."""
+    said, operator = Said(), RollingMetrics(PARTITION)
+    operator.on_event(record(event("tool.call.error", 50_000, 1, outcome="error"), delay_ms=20_000), said)
+    operator.on_event(record(event("tool.call.completed", 70_000, 1, outcome="ok")), said)
+    operator.on_progress(T0 + 80_000, said)
+    gone = [body["window_start"] for body in said.canonical._last.values() if body.get("retracted")]
+    assert gone == ["2026-03-01T12:01:00.000Z"]
+
+
 def test_a_late_start_changes_the_windows_after_it() -> None:
     said, operator = Said(), RollingMetrics(PARTITION)
     operator.on_event(record(event("tool.call.completed", 121_000, 1, outcome="ok")), said)

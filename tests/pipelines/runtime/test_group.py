@@ -260,12 +260,34 @@ def test_what_was_said_after_a_take_over_is_said_once_more_with_a_higher_version
     assert said(group) == []
 
 
+def test_what_is_repeated_has_the_version_of_the_whole_state_even_if_it_was_said_just_now() -> None:
+    group = Group(0, [Pairs])
+    group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0), dict.fromkeys(INPUT_TOPICS, 0), 0)
+    group.end_rebuild(dict.fromkeys(INPUT_TOPICS, 0), 0)
+    group.feed(TOOL_CALL, [raw(0, call_event("tool.call.started", 0)), raw(1, call_event("tool.call.completed", 0))])
+    group.repeat_outputs()
+    assert [body["version"] for body in said(group)] == [2]
+
+
+def test_what_a_worker_before_said_without_repeating_it_is_repeated_with_its_last_content() -> None:
+    group = Group(0, [Pairs])
+    settled = {**dict.fromkeys(INPUT_TOPICS, 0), TOOL_CALL: 1, AGENT_ACTIVITY: 1}
+    group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0), settled, 0)
+    group.feed(TOOL_CALL, [raw(0, call_event("tool.call.started", 0, session_id="old"))])
+    group.feed(TOOL_CALL, [raw(1, call_event("tool.call.started", 0, 1))])
+    group.feed(AGENT_ACTIVITY, [raw(0, event("user.prompt.submitted", 0))])
+    group.end_rebuild({**dict.fromkeys(INPUT_TOPICS, 0), TOOL_CALL: 2, AGENT_ACTIVITY: 1}, 0)
+    assert said(group) == []
+    group.repeat_outputs()
+    assert [(body["group"], len(body["seen"]), body["version"]) for body in said(group)] == [("s1", 2, 3)]
+
+
 HISTORIES = st.lists(
     st.tuples(st.sampled_from(["call", "prompt", "end"]), st.integers(0, 2), st.integers(0, 400_000)), max_size=25
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(HISTORIES, st.integers(0, 1 << 32).map(Random))
 def test_take_overs_and_zombies_leave_the_same_canonical_set(drawn: list[tuple[str, int, int]], rng: Random) -> None:
     at, history = 0, []

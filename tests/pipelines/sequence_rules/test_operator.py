@@ -322,6 +322,54 @@ def test_what_can_still_match_is_not_forgotten() -> None:
     assert len(said.findings()) == 2
 
 
+def test_a_full_finding_is_said_now_and_then() -> None:
+    """Beyond MAX_EVIDENCE at a tick, and once more when progress has passed the record that changed it: a host that
+    re-reads the log takes what is due by a progress as said, and no more."""
+    rule = {"id": "any", "when": {"sequence": [{"event": "tool.call.started"}]}, "cooldown": "10m"}
+    packed = pack(rule)
+    packed.rules[0].kept = 100
+    said, operator = run(packed, [b(n, n) for n in range(MAX_EVIDENCE + 1)], until_ms=(0,))
+    puts = said.puts
+    for n in range(5):
+        operator.on_event(b(20_000 + n, 100 + n, delay_ms=15_000), said)
+    assert said.puts == puts
+    operator.on_progress(T0 + 30_000, said)
+    assert said.puts == puts + 1
+    assert said.findings()[0]["evidence_count"] == MAX_EVIDENCE + 6
+    operator.on_progress(T0 + 40_000, said)
+    assert said.puts == puts + 2
+    operator.on_progress(T0 + 50_000, said)
+    assert said.puts == puts + 2
+
+
+def test_a_rate_that_a_later_record_changed_is_said_again() -> None:
+    records = [ended(n, n, "error") for n in range(4)]
+    said, operator = run(pack(SPIKE), records, until_ms=(10_000,))
+    operator.on_event(ended(5, 5, "error", delay_ms=35_000), said)
+    puts = []
+    for t_ms in (20_000, 30_000, 40_000, 50_000):
+        operator.on_progress(T0 + t_ms, said)
+        puts.append(said.puts)
+    assert puts == [2, 3, 4, 4]
+
+
+def test_a_lone_event_waits_for_a_late_partner() -> None:
+    said, operator = run(pack(A_THEN_B), [a(0)], until_ms=())
+    operator.on_progress(T0 + 14 * 60_000, said)
+    operator.on_event(b(30_000, delay_ms=14 * 60_000), said)
+    assert len(said.findings()) == 1
+
+
+def test_evidence_stays_as_long_as_its_finding_can_change() -> None:
+    said, operator = run(pack(A_THEN_B), [a(0), b(1_000)], until_ms=())
+    for t_ms in range(0, 1_400_000, 60_000):
+        operator.on_progress(T0 + t_ms, said)
+    late = LATENESS_MS - 10_000
+    for one in (a(580_000, 1, delay_ms=late), b(590_000, 1, delay_ms=late)):
+        operator.on_event(one, said)
+    assert [body["evidence_count"] for body in said.findings()] == [4]
+
+
 def test_a_pack_is_in_force_from_its_log_time() -> None:
     first, second = pack(A_THEN_B), pack({**A_THEN_B, "version": 2})
     schedule = [(0, first), (T0 + 100_000, second)]
@@ -366,7 +414,8 @@ def test_what_a_worker_before_may_have_said_is_taken_back() -> None:
 
 def test_state_is_forgotten() -> None:
     records = [a(0), b(10), *[ended(n, n, "error") for n in range(9)]]
-    said, operator = run(pack(A_THEN_B, LOOP, SPIKE), records)
+    steps = tuple(range(0, 8 * 3_600_000, 300_000))
+    said, operator = run(pack(A_THEN_B, LOOP, SPIKE), records, until_ms=steps)
     assert len(said.findings()) == 2
     empty = orjson.loads(SequenceRules(PARTITION, [(0, pack(A_THEN_B, LOOP, SPIKE))]).dump())
     left = orjson.loads(operator.dump())

@@ -84,7 +84,7 @@ async def write(tables: str) -> AsyncIterator[Written]:
     written = Written(tables)
     await written.writer.open()
     yield written
-    await written.writer.close()
+    written.writer.close()
 
 
 @pytest.fixture
