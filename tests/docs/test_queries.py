@@ -118,6 +118,17 @@ async def test_a_session_in_order(write: Written, ask: Ask) -> None:
 
 
 @pytest.mark.integration
+async def test_calls_of_a_session(write: Written, ask: Ask) -> None:
+    child = {"session_id": "session-2", "root_session_id": "session-1"}
+    await write([started("b", 50, **child), started("a", 0, **SESSION), started("c", 10), failed("b", 90, **child)])
+    rows = ask("Which calls did a session make?")
+    assert [(row["call_id"], row["status"]) for row in rows] == [
+        (call_id("a", 1), "started"),
+        (call_id("b", 1), "error"),
+    ]
+
+
+@pytest.mark.integration
 async def test_calls_that_never_ended(write: Written, ask: Ask) -> None:
     await write([started("open", 5), started("gone"), started("late"), started("fine"), completed("fine")])
     await write([derived("tool.call.timed_out", "gone", maybe_blocked=True), derived("tool.call.timed_out", "late")])
