@@ -33,7 +33,8 @@ down: install ## end the running stack
 	@$(BIN)/agenttrace down
 
 test: install lint ## lint, types, unit, contract, integration and end-to-end tests
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT INT TERM && \
+	  $(BIN)/python -m pytest -q --basetemp="$$folder/t" $(ARGS)
 
 lint: install ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .

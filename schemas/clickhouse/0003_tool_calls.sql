@@ -1,8 +1,8 @@
--- What is known of a tool call, part by part: its start, its end, the request for an approval and the answer, other events, and what
--- the pipelines say if it did not end. Of each part one row stands, the one with the highest (rank, event id): a proven end before
--- an inferred one, then the later; of what the pipelines say the highest version. A row is one event whole, so that no field is
--- ever taken from another event, and repeats, any order and any batches give the same rows. (An AggregatingMergeTree of
--- argMaxState(tuple) says the same; it took ten times the processor time to count a million calls in five parts.)
+-- What is known of a tool call, part by part: its start, its end, the request for an approval and the answer, other events, and
+-- what the pipelines say if it did not end. Of each part one row stands, the one with the highest (rank, event id): a proven end
+-- before an inferred one, then the later; of what the pipelines say the highest version. A row is one event whole, so that no
+-- field is ever taken from another event, and repeats, any order and any batches give the same rows. (An AggregatingMergeTree
+-- of argMaxState(tuple) says the same; it took ten times the processor time to count a million calls in five parts.)
 CREATE TABLE IF NOT EXISTS tool_calls_raw
 (
     call_id String CODEC(ZSTD(1)),

@@ -1,7 +1,7 @@
--- A quantile of a sketch, in milliseconds: agenttrace_quantile(q, zero_count, sketch), q in 0 … 1. The sketch maps bucket i to the
--- count of durations in (base^i, base^(i+1)] ms, base 2^(1/32) (OpenTelemetry exponential histogram, scale 5); a bucket's value is
--- equally far, 1.09 % at most, from both of its ends. Rank ceil(q × n) counts from the smallest. NULL when nothing was counted.
--- Functions belong to the server, not to a database.
+-- A quantile of a sketch, in milliseconds: agenttrace_quantile(q, zero_count, sketch), q in 0 … 1. The sketch maps bucket i to
+-- the count of durations in (base^i, base^(i+1)] ms, base 2^(1/32) (OpenTelemetry exponential histogram, scale 5); a bucket's
+-- value is equally far, 1.09 % at most, from both of its ends. Rank ceil(q × n) counts from the smallest. NULL when nothing was
+-- counted. Functions belong to the server, not to a database.
 CREATE FUNCTION IF NOT EXISTS agenttrace_quantile AS (q, zero_count, sketch) ->
     arrayMap((buckets, counts, zeros) ->
         multiIf(zeros + arraySum(counts) = 0, NULL,

@@ -28,6 +28,8 @@ STOP_S = 7.0
 """After a stop is asked for, how long what was read may still take to be written and committed."""
 POLL_S = 1.0
 STUCK_S = 120.0
+LINGER_S = 0.05
+"""How long a batch waits for company when the one before it is `batch_ms` old already."""
 HANDOVER_S = 5.0
 """How long a rebalance waits for the batch on its way, so that the next owner does not write it again."""
 
@@ -71,6 +73,7 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         self._joined = False
         self._kafka_away = ""
         self._beat = time.monotonic()
+        self._collected_at = 0.0
 
     async def run(self) -> None:
         """Serve until `stop` is called. Raises UserError; see `run` of this module."""
@@ -140,13 +143,13 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         log.info("sink reads %d topics into %s", len(TABLE_OF), clickhouse.place(settings.clickhouse_dsn))
 
     async def _collect(self) -> Batch:
-        """Records of up to `batch_ms` since the first of them; none after half a second without any."""
+        """Records until `batch_ms` after the batch before, so that a lone event does not wait; none after half a second."""
         settings = self.settings
         batch = self._reading = Batch(settings.topic_prefix)
         for place, records in self._carried:
             batch.add(place, records)
         self._carried = []
-        deadline = time.monotonic() + settings.batch_ms / 1000 if batch.taken else None
+        deadline = self._due() if batch.taken else None
         give_up = time.monotonic() + POLL_S / 2
         while not self._stop.is_set() and batch.taken < settings.batch_rows and batch.size_bytes < settings.batch_bytes:
             now = self._beat = time.monotonic()
@@ -156,8 +159,13 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
             for place, records in (await self._poll(left, settings.batch_rows - batch.taken)).items():
                 batch.add(place, records)
             if batch.taken and deadline is None:
-                deadline = time.monotonic() + settings.batch_ms / 1000
+                deadline = self._due()
+        if batch.taken:
+            self._collected_at = time.monotonic()
         return batch
+
+    def _due(self) -> float:
+        return max(time.monotonic() + LINGER_S, self._collected_at + self.settings.batch_ms / 1000)
 
     async def _poll(self, timeout_s: float, rows: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         assert self._consumer is not None

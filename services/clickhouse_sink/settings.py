@@ -13,8 +13,9 @@ GROUP_ID = "agenttrace-clickhouse-sink"
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """`kafka` are aiokafka client settings. A batch is written when it has `batch_rows` records or `batch_bytes`, or is
-    `batch_ms` old. Sinks with one `group_id` share the partitions. `port` 0 takes a free one; `on_ready` is told which.
+    """`kafka` are aiokafka client settings. A batch is written when it has `batch_rows` records or `batch_bytes`, or when
+    the one before it is `batch_ms` old. Sinks with one `group_id` share the partitions. `port` 0 takes a free one;
+    `on_ready` is told which.
     """
 
     kafka: dict[str, Any]
