@@ -163,10 +163,6 @@ class CallTable:
         """The session that spawned this one, where a sub-agent event told."""
         return self._children.get(session_id)
 
-    def server_for(self, runtime: str, safe_name: str) -> str | None:
-        """The real name of the MCP server that an earlier event gave for this canonical name."""
-        return self._servers.get(runtime, {}).get(canonical_name(safe_name))
-
     def servers(self, runtime: str) -> list[str]:
         """Real names of the MCP servers that earlier events of this runtime proved."""
         return list(self._servers.get(runtime, {}).values())
