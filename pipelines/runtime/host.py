@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -86,7 +85,7 @@ class Host:
         self._inputs = inputs
         self._owned: dict[int, _Owned] = {}
         self._sender = Sender(settings)
-        self._processed_at = time.monotonic()
+        self._processed_at = _now()
         self._rewound_at = 0.0
         self._waiting = True
         self.stopping = False
@@ -109,7 +108,7 @@ class Host:
             done = await self._until_done(partition, step)
         if not done and self._owned.get(partition) is owned:
             del self._owned[partition]
-        self._processed_at = time.monotonic()
+        self._processed_at = _now()
         self._waiting = True
         return done
 
@@ -174,7 +173,7 @@ class Host:
         if owned.member is not None:
             log.warning("partition %d: thrown out of the group, its state is made anew", owned.group.partition)
         owned.member = None
-        started = time.monotonic()
+        started = _now()
         group = owned.group = Group(owned.group.partition, self._settings.operators)
         async with log_reader(self._settings, group) as reader:
             await reader.rebuild()
@@ -185,7 +184,7 @@ class Host:
         owned.duplicates = group.duplicates
         state = "partial" if group.partial_until_ms else "complete"
         self.metrics.rebuilds.labels(state).inc()
-        seconds = time.monotonic() - started
+        seconds = _now() - started
         self.metrics.rebuild_seconds.observe(seconds)
         log.info(
             "partition %d: %s state from %d records in %.1f s",
@@ -296,7 +295,7 @@ class Host:
                     yield topic, partition, offset, end[0] - offset
 
     async def _find_lost(self) -> None:
-        now = time.monotonic()
+        now = _now()
         if self._waiting and now - max(self._processed_at, self._rewound_at) > LOST_S:
             for topic, partition, offset, lag in [*self._behind()]:
                 self._rewound_at = now
@@ -307,11 +306,16 @@ class Host:
                     self._failed(partition, error)
 
     def _stalled_s(self) -> float:
-        return time.monotonic() - self._processed_at if any(self._behind()) else 0.0
+        return _now() - self._processed_at if any(self._behind()) else 0.0
 
     def _measure(self) -> None:
         lag = sum(lag for *_, lag in self._behind())
         if not lag:
-            self._processed_at = time.monotonic()
+            self._processed_at = _now()
         self.metrics.lag.set(lag)
         self.metrics.idle.set(self._stalled_s())
+
+
+def _now() -> float:
+    """Seconds by the event loop's clock, so that a simulation can turn it."""
+    return asyncio.get_running_loop().time()

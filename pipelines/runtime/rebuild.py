@@ -140,7 +140,7 @@ class LogReader:
 async def log_reader(settings: WorkerSettings, group: Group) -> AsyncIterator[LogReader]:
     """A LogReader with a connection of its own. Raises KafkaError or OSError."""
     kwargs: dict[str, Any] = dict(settings.kafka)
-    consumer = AIOKafkaConsumer(
+    consumer = settings.consumer(
         # Knows the group's committed offsets, but never joins it: partitions are assigned by hand.
         group_id=settings.group_id,
         enable_auto_commit=False,

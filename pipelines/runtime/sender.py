@@ -120,7 +120,7 @@ class Sender:
     async def _started(self) -> AIOKafkaProducer:
         async with self._lock:
             if self._producer is None:
-                producer = AIOKafkaProducer(
+                producer = self._settings.producer(
                     **self._settings.kafka,
                     acks="all",
                     enable_idempotence=True,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
 from pipelines.runtime.port import OperatorFactory
 
 
@@ -22,6 +24,7 @@ class WorkerSettings:
     `kafka` is what every aiokafka client takes (bootstrap_servers, security_protocol, …). `topic_prefix` goes before
     every topic's name. `http_port` 0 takes a free port. A worker that dies is replaced after `session_timeout_s`.
     `rebuild_max_records` bounds what a take-over reads again per partition number; a state that it cuts is partial.
+    `consumer` and `producer` make the Kafka clients of everything but group membership; a simulation puts its own here.
     """
 
     kafka: Mapping[str, Any]
@@ -33,6 +36,8 @@ class WorkerSettings:
     start_timeout_s: float = 30.0
     rebuild_max_records: int = 10_000_000
     clock: Callable[[], int] = wall_ms
+    consumer: Callable[..., Any] = AIOKafkaConsumer
+    producer: Callable[..., Any] = AIOKafkaProducer
 
     @property
     def servers(self) -> str:
