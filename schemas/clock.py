@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_MS = 253402300799999
@@ -11,8 +12,13 @@ MAX_MS = 253402300799999
 
 def to_rfc3339(ms: int) -> str:
     """`2026-11-30T20:06:12.123Z`; values outside 1970 … 9999 are clamped."""
-    moment = _EPOCH + timedelta(milliseconds=min(max(ms, 0), MAX_MS))
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    seconds, rest = divmod(min(max(ms, 0), MAX_MS), 1000)
+    return f"{_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}"
 
 
 def from_rfc3339(text: str) -> int:

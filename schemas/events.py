@@ -423,7 +423,11 @@ class SeqRange(Model):
 
 
 class Dropped(EventBase):
-    """producer.dropped: the receipt for what could not be kept. `ranges` are empty for what never got a seq."""
+    """producer.dropped: the receipt for what could not be kept. `ranges` are empty for what never got a seq.
+
+    `by_class` counts by drop class ("0" lifecycle and message noise, "1" ordinary calls, "2" the rest), or by runtime
+    where a payload was never read.
+    """
 
     event_name: Literal["producer.dropped"]
     reason: str
@@ -431,6 +435,10 @@ class Dropped(EventBase):
     size_bytes: Size = 0
     by_class: dict[str, int] = Field(default_factory=dict)
     ranges: tuple[SeqRange, ...] = ()
+    merkle_root: str | None = Field(
+        default=None,
+        description="sha256:<hex>, the RFC 9162 tree hash of the dropped events' JSON as journalled, in seq order",
+    )
 
 
 class Heartbeat(EventBase):

@@ -151,6 +151,50 @@ BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
 TOPIC_OF_EVENT: dict[str, str] = {name: topic.name for topic in TOPICS for name in topic.events}
 INPUT_TOPICS: tuple[str, ...] = tuple(topic.name for topic in TOPICS if topic.kind == "input")
 
+DROP_CLASSES: tuple[frozenset[str], ...] = (
+    frozenset(
+        {
+            "agent.event.observed",
+            "agent.run.started",
+            "llm.call.started",
+            "llm.call.ended",
+            "llm.input.observed",
+            "llm.output.observed",
+            "mcp.rpc.notification",
+            "mcp.server.health_changed",
+            "mcp.server.stderr",
+            "producer.heartbeat",
+            "session.compacted",
+            "session.started",
+            "subagent.started",
+            "tool.batch.completed",
+            "tool.result.persisted",
+            "turn.started",
+            "turn.ended",
+        }
+    ),
+    frozenset(
+        {
+            "mcp.elicitation.requested",
+            "mcp.rpc.request",
+            "mcp.tools.listed",
+            "tool.call.started",
+            "user.prompt.submitted",
+        }
+    ),
+)
+"""What a journal without room lets go of, first to last: lifecycle and message noise, then ordinary calls. All other
+names (ends, errors, blocks, approvals, decisions, changed configurations, receipts) are the last class, which is kept.
+"""
+LAST_CLASS = len(DROP_CLASSES)
+_CLASS_OF = {name: number for number, names in enumerate(DROP_CLASSES) for name in names}
+
+
+def drop_class(event_name: str) -> int:
+    """0 … LAST_CLASS: how early events of this name are let go of when there is no room."""
+    return _CLASS_OF.get(event_name, LAST_CLASS)
+
+
 HEADER_SCHEMA = "at_schema"
 HEADER_KIND = "at_kind"
 KIND_CONTROL = b"control"

@@ -16,14 +16,15 @@ import orjson
 from pipelines.pending_calls.call import (
     ALLOWED,
     ASKED,
+    COPIED,
     MAX_APPROVALS,
-    MAX_SESSION_ENDS,
     NEVER,
     Call,
-    Session,
+    Ends,
     Verdict,
     pack,
-    unpack,
+    rank,
+    session_name,
 )
 from pipelines.pending_calls.ttl import Ttls
 from pipelines.runtime.port import LATENESS_MS, Event, Out, Record
@@ -39,12 +40,28 @@ SKEW_MS = 60_000
 """Error of the progress that a worker before this one may have believed; what it then said too early is taken back."""
 MAX_SETTLED = 50_000
 """Ended calls, and ends of sessions, remembered at most; beyond it the oldest go before KEEP_MS is over."""
+MAX_SESSION_ENDS = 32
+"""Ends kept per session, the latest: a resumed session can end often."""
+MAX_YOUNG = 256
+"""Starts held as they came: most calls end before so many others start, and packing costs more than all else."""
+MAX_ALIKE = 8192
+"""Texts remembered so that calls share them."""
 
 SILENT_WHEN_BLOCKED = frozenset({"codex"})
 """Runtimes that give no event for a call that another hook or a person blocked."""
 REFUSED = frozenset({"deny", "timeout", "cancelled"})
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+
+
+class _Ends:
+    """When and why a session ended; `remembered` counts the ends that can matter for a start that is still to come."""
+
+    __slots__ = ("ends", "remembered")
+
+    def __init__(self) -> None:
+        self.ends: Ends = ()
+        self.remembered = 0
 
 
 class PendingCalls:
@@ -69,11 +86,15 @@ class PendingCalls:
         self.horizon_ms = self._ttls.longest_ms + KEEP_MS
         self._progress_ms = 0
         self._calls: dict[str, Call] = {}
-        self._sessions: dict[str, Session] = {}
+        # By session: the id of its only call that is not closed, or its name and the ids of all of them.
+        self._open: dict[str, str | tuple[str, set[str]]] = {}
+        self._ends: dict[str, _Ends] = {}
         self._due: dict[int, list[str]] = {}
         self._seconds: list[int] = []
         self._closed: deque[str] = deque()
         self._ended: deque[tuple[int, str]] = deque()
+        self._young: deque[Call] = deque()
+        self._alike: dict[str, str] = {}
         self._counts = dict.fromkeys(
             ("timed_out", "abandoned", "retracted", "late_ends", "ends_without_start", "approvals_forgotten"), 0
         )
@@ -93,32 +114,32 @@ class PendingCalls:
         call_id = event["call_id"]
         if len(call_id) != 36:
             raise ValueError("call_id is no UUID")
-        at_ms = record.log_time_ms
         if name == "tool.call.started":
             self._on_start(record, call_id, out)
         elif name == "tool.call.approval_requested":
-            self._on_approval(call_id, (at_ms, ASKED), out)
+            self._on_approval(call_id, (record.log_time_ms, ASKED), out)
         elif name == "tool.call.approval_decided":
             decision = (event.get("approval") or {}).get("decision")
             if decision in REFUSED:
-                self._on_end(call_id, at_ms, out)
+                self._on_end(call_id, record.log_time_ms, out)
             else:
-                self._on_approval(call_id, (at_ms, ALLOWED), out)
+                self._on_approval(call_id, (record.log_time_ms, ALLOWED), out)
         else:
-            self._on_end(call_id, at_ms, out)
+            self._on_end(call_id, record.log_time_ms, out)
 
     def on_progress(self, t_ms: int, out: Out) -> None:
         self._progress_ms = t_ms
+        calls = self._calls
         while self._seconds and self._seconds[0] * 1000 <= t_ms:
-            second = heapq.heappop(self._seconds)
-            for call_id in self._due.pop(second):
-                call = self._calls.get(call_id)
-                if call is not None and call.wake_s == second:
+            due = self._due.pop(heapq.heappop(self._seconds))
+            for call_id in due:
+                call = calls.get(call_id)
+                if call is not None and call.due is due:
                     self._wake(call_id, call, out)
         while self._ended and (self._ended[0][0] + KEEP_MS <= t_ms or len(self._ended) > MAX_SETTLED):
-            session = self._sessions[self._ended.popleft()[1]]
-            session.remembered -= 1
-            self._forget_session(session)
+            session = self._ended.popleft()[1]
+            self._ends[session].remembered -= 1
+            self._forget_ends(session)
 
     # What the records say.
 
@@ -127,22 +148,46 @@ class PendingCalls:
         record.event_ms  # noqa: B018  (raises for a malformed timestamp, before any state is changed)
         if not isinstance(event["tool_name"], str):
             raise TypeError("tool_name is no text")
+        session, ttl_ms = session_name(event), self._ttls.of(event)
+        ended = session in self._ends
         call = self._calls.get(call_id)
         if call is None:
-            call = self._calls[call_id] = Call()
-        elif at_ms > call.start_ms:
-            return
-        packed = pack(event)
-        if at_ms == call.start_ms and call.packed is not None and packed >= call.packed:
-            return
-        if call.said is not None:
-            self._say(call_id, call, None, out)
-        if call.session is not None:
-            self._leave(call_id, call.session)
-        name = event.get("session_id")
-        call.session = self._session(event.get("tenant_id"), name) if name else None
-        call.start_ms, call.packed, call.ttl_ms = at_ms, packed, self._ttls.of(event)
+            call = self._calls[call_id] = Call(at_ms, NEVER, ttl_ms, session, event)
+            self._keep(call)
+            if not ended:
+                # What _settle would do, for nearly all calls.
+                if session is not None:
+                    self._enter(call_id, call, session)
+                self._wake_at(call_id, call, at_ms + ttl_ms)
+                return
+        else:
+            if at_ms > call.start_ms:
+                return
+            if at_ms == call.start_ms and call.own is not None and rank(event) >= rank(call.started()):
+                return
+            if call.said is not None:
+                self._say(call_id, call, None, out)
+            if call.session is not None:
+                self._leave(call_id, call.session)
+            call.session, call.start_ms, call.own, call.ttl_ms = session, at_ms, event, ttl_ms
+            self._keep(call)
         self._settle(call_id, call, out)
+
+    def _keep(self, call: Call) -> None:
+        """Hold a start as it is, and pack the one that was held longest."""
+        self._young.append(call)
+        if len(self._young) > MAX_YOUNG:
+            self._pack(self._young.popleft())
+
+    def _pack(self, call: Call) -> None:
+        if type(call.own) is dict:
+            alike, call.own = pack(call.own)
+            known = self._alike.get(alike)
+            if known is None:
+                if len(self._alike) >= MAX_ALIKE:
+                    self._alike.clear()
+                known = self._alike[alike] = alike
+            call.alike = known
 
     def _on_approval(self, call_id: str, mark: tuple[int, int], out: Out) -> None:
         call = self._calls.get(call_id)
@@ -170,18 +215,20 @@ class PendingCalls:
             self._counts["late_ends"] += 1
 
     def _on_session_ended(self, event: Event, at_ms: int, out: Out) -> None:
-        name = event.get("session_id")
-        if not name:
+        session = session_name(event)
+        if session is None:
             return
-        session = self._session(event.get("tenant_id"), name)
+        known = self._ends.get(session)
         reason = event.get("reason")
         end = (at_ms, f"session.ended: {reason}" if reason else "session.ended")
-        if end in session.ends:
+        if known is None:
+            known = self._ends[session] = _Ends()
+        elif end in known.ends:
             return
-        session.ends = tuple(sorted({*session.ends, end})[-MAX_SESSION_ENDS:])
-        session.remembered += 1
-        self._ended.append((at_ms, session.name))
-        for call_id in session.ids():
+        known.ends = tuple(sorted({*known.ends, end})[-MAX_SESSION_ENDS:])
+        known.remembered += 1
+        self._ended.append((at_ms, session))
+        for call_id in self._open_of(session):
             self._settle(call_id, self._calls[call_id], out)
 
     # What follows.
@@ -191,19 +238,18 @@ class PendingCalls:
         if call.start_ms == NEVER:
             self._close(call_id, call)
             return
-        if call.session is not None:
-            # While all its calls were closed the session may have been forgotten, and come anew.
-            call.session = self._sessions.setdefault(call.session.name, call.session)
-        deadline, waiting = call.deadline(self._ttls.approval_ms)
+        if call.approvals is None:
+            deadline, waiting = call.start_ms + call.ttl_ms, False
+        else:
+            deadline, waiting = call.deadline(self._ttls.approval_ms)
         if call.end_ms <= deadline:
-            ended = call.session is not None and call.session.ends
-            if call.said is not None or ended or _close_to(deadline, call):
+            if call.said is not None or call.session in self._ends or _close_to(deadline, call):
                 self._unsay(call_id, call, deadline, out)
             self._close(call_id, call)
             return
         call.closed = False
         if call.session is not None:
-            call.session.add(call_id)
+            self._enter(call_id, call, call.session)
         verdict, due_ms = self._verdict(call, deadline, waiting)
         if call.said is not None and call.said != verdict:
             self._say(call_id, call, verdict if due_ms <= self._progress_ms else None, out)
@@ -211,10 +257,14 @@ class PendingCalls:
 
     def _verdict(self, call: Call, deadline: int, waiting: bool) -> tuple[Verdict, int]:
         """What is true of a call without an end in time, and from which log time on it may be said."""
-        end = call.session_end(deadline)
+        end = self._session_end(call, deadline)
         if end is not None:
             return ("abandoned", end[0], deadline, end[1]), end[0] + GRACE_MS
         return ("timed_out", deadline, deadline, "no decision on the approval" if waiting else None), deadline
+
+    def _session_end(self, call: Call, deadline: int) -> tuple[int, str] | None:
+        known = self._ends.get(call.session) if call.session is not None else None
+        return None if known is None else call.session_end(known.ends, deadline)
 
     def _wake(self, call_id: str, call: Call, out: Out) -> None:
         if call.closed:
@@ -235,26 +285,25 @@ class PendingCalls:
 
     def _wake_at(self, call_id: str, call: Call, at_ms: int) -> None:
         second = -(-at_ms // 1000)
-        if call.wake_s == second:
-            return
-        call.wake_s = second
         due = self._due.get(second)
         if due is None:
-            self._due[second] = [call_id]
+            due = self._due[second] = []
             heapq.heappush(self._seconds, second)
-        else:
-            due.append(call_id)
+        elif call.due is due:
+            return
+        call.due = due
+        due.append(call_id)
 
     def _close(self, call_id: str, call: Call) -> None:
         if call.session is not None:
             self._leave(call_id, call.session)
         if call.approvals is None:
             # Only an earlier start could reopen it, and that brings its own fields.
-            call.packed = None
+            call.own = call.alike = None
         if call.closed:
             return
         call.closed = True
-        if call.wake_s == 0:
+        if call.due is None:
             self._wake_at(call_id, call, call.last_ms() + KEEP_MS)
         self._closed.append(call_id)
         while len(self._closed) > MAX_SETTLED:
@@ -270,20 +319,46 @@ class PendingCalls:
         if call.session is not None:
             self._leave(call_id, call.session)
 
-    def _leave(self, call_id: str, session: Session) -> None:
-        session.discard(call_id)
-        self._forget_session(session)
+    # Which calls of a session are not closed.
 
-    def _session(self, tenant: str | None, name: str) -> Session:
-        place = f"{tenant}\n{name}" if tenant else name
-        session = self._sessions.get(place)
-        if session is None:
-            session = self._sessions[place] = Session(place)
-        return session
+    def _enter(self, call_id: str, call: Call, session: str) -> None:
+        known = self._open.get(session)
+        if known is None:
+            self._open[session] = call_id
+        elif type(known) is str:
+            if known != call_id:
+                # All calls of a session share one copy of its name.
+                call.session = self._calls[known].session or session
+                self._open[session] = call.session, {known, call_id}
+        else:
+            call.session = known[0]
+            known[1].add(call_id)  # type: ignore[union-attr]
 
-    def _forget_session(self, session: Session) -> None:
-        if session.calls is None and not session.remembered and self._sessions.get(session.name) is session:
-            del self._sessions[session.name]
+    def _leave(self, call_id: str, session: str) -> None:
+        known = self._open.get(session)
+        if known is None:
+            return
+        if type(known) is str:
+            if known != call_id:
+                return
+        else:
+            ids: set[str] = known[1]  # type: ignore[assignment]
+            ids.discard(call_id)
+            if ids:
+                return
+        del self._open[session]
+        self._forget_ends(session)
+
+    def _open_of(self, session: str) -> list[str]:
+        known = self._open.get(session)
+        if known is None:
+            return []
+        return [known] if isinstance(known, str) else sorted(known[1])
+
+    def _forget_ends(self, session: str) -> None:
+        known = self._ends.get(session)
+        if known is not None and not known.remembered and session not in self._open:
+            del self._ends[session]
 
     # What is said.
 
@@ -301,9 +376,9 @@ class PendingCalls:
         if call.said is not None:
             self._say(call_id, call, None, out)
             return
-        if call.packed is None:
+        if call.own is None:
             return
-        end = call.session_end(deadline)
+        end = self._session_end(call, deadline)
         if end is not None and end[0] <= call.end_ms:
             out.retract(TOOL_CALL_DERIVED, *_derived(call_id, call, ("abandoned", end[0], deadline, end[1])))
         if _close_to(deadline, call):
@@ -312,28 +387,34 @@ class PendingCalls:
     # Checkpoints.
 
     def dump(self) -> bytes:
-        calls = [
-            [
-                call_id,
-                call.start_ms,
-                call.end_ms,
-                call.ttl_ms,
-                call.packed and orjson.Fragment(call.packed),
-                call.session and call.session.name,
-                call.approvals,
-                call.closed,
-                call.said,
-                call.wake_s,
-            ]
-            for call_id, call in self._calls.items()
+        """The state as JSON, calls column by column: a million of them take seconds otherwise."""
+        while self._young:
+            self._pack(self._young.popleft())
+        calls = self._calls.values()
+        alike: dict[str | None, int] = {}
+        for call in calls:
+            alike.setdefault(call.alike, len(alike))
+        seconds = {id(due): second for second, due in self._due.items()}
+        odd = [
+            [place, call.end_ms, call.approvals, call.closed, call.said]
+            for place, call in enumerate(calls)
+            if call.end_ms != NEVER or call.approvals is not None or call.said is not None
         ]
         state = {
             "version": STATE_VERSION,
             "progress_ms": self._progress_ms,
-            "calls": calls,
+            "ids": list(self._calls),
+            "start_ms": [call.start_ms for call in calls],
+            "ttl_ms": [call.ttl_ms for call in calls],
+            "session": [call.session for call in calls],
+            "alike": [alike[call.alike] for call in calls],
+            "own": [call.own for call in calls],
+            "due": [seconds.get(id(call.due), 0) for call in calls],
+            "odd": odd,
+            "texts": list(alike),
             "closed": list(self._closed),
             "ended": list(self._ended),
-            "sessions": [[session.name, session.ends, session.remembered] for session in self._sessions.values()],
+            "ends": [[session, known.ends, known.remembered] for session, known in self._ends.items()],
             "counts": self._counts,
         }
         return orjson.dumps(state)
@@ -349,23 +430,28 @@ class PendingCalls:
 
     def _load(self, data: dict[str, Any]) -> None:
         self._progress_ms = data["progress_ms"]
-        for name, ends, remembered in data["sessions"]:
-            session = self._sessions[name] = Session(name)
-            session.ends, session.remembered = tuple((at_ms, cause) for at_ms, cause in ends), remembered
-        for call_id, start_ms, end_ms, ttl_ms, packed, name, approvals, closed, said, wake_s in data["calls"]:
-            call = self._calls[call_id] = Call()
-            call.start_ms, call.end_ms, call.ttl_ms, call.closed = start_ms, end_ms, ttl_ms, closed
-            call.packed = None if packed is None else orjson.dumps(packed)
+        for session, ends, remembered in data["ends"]:
+            known = self._ends[session] = _Ends()
+            known.ends, known.remembered = tuple((at_ms, cause) for at_ms, cause in ends), remembered
+        texts = data["texts"]
+        self._alike = {text: text for text in texts[:MAX_ALIKE] if text is not None}
+        columns = ("ids", "start_ms", "ttl_ms", "session", "alike", "own")
+        for call_id, start_ms, ttl_ms, session, alike, own in zip(*map(data.__getitem__, columns), strict=True):
+            call = self._calls[call_id] = Call(start_ms, NEVER, ttl_ms, session, own)
+            call.alike = texts[alike]
+        calls = list(self._calls.values())
+        for place, end_ms, approvals, closed, said in data["odd"]:
+            call = calls[place]
+            call.end_ms, call.closed = end_ms, closed
             call.approvals = approvals and [(at_ms, kind) for at_ms, kind in approvals]
             call.said = said and tuple(said)
-            if name is not None:
-                # A closed call may outlive its session here.
-                call.session = self._sessions.get(name) or Session(name)
-                if not closed:
-                    call.session.add(call_id)
-            self._wake_at(call_id, call, wake_s * 1000)
+        for (call_id, call), second in zip(self._calls.items(), data["due"], strict=True):
+            if call.session is not None and not call.closed:
+                self._enter(call_id, call, call.session)
+            if second:
+                self._wake_at(call_id, call, second * 1000)
         self._closed.extend(data["closed"])
-        self._ended.extend((at_ms, name) for at_ms, name in data["ended"])
+        self._ended.extend((at_ms, session) for at_ms, session in data["ended"])
         self._counts.update(data["counts"])
 
 
@@ -376,26 +462,25 @@ def _close_to(deadline: int, call: Call) -> bool:
 def _derived(call_id: str, call: Call, verdict: Verdict) -> tuple[str, Event]:
     """Id and JSON form of the event (schemas.events.DerivedToolCall)."""
     kind, at_ms, deadline_ms, cause = verdict
-    assert call.packed is not None
-    started_at, fields = unpack(call.packed)
+    started = call.started()
     event_id = derived_id(kind, call_id)
     body: Event = {
         "event_id": event_id,
         "event_name": f"tool.call.{kind}",
         "event_version": "1.0",
         "timestamp": to_rfc3339(at_ms),
-        **fields,
+        **{name: value for name in COPIED if (value := started.get(name)) is not None},
         "source_adapter": "pipelines.pending_calls/1",
         "severity": "warning",
         "call_id": call_id,
-        "started_at": started_at,
+        "started_at": started["timestamp"],
         "outcome": "timeout" if kind == "timed_out" else "unknown",
         "outcome_evidence": "inferred",
     }
     if kind == "timed_out":
         body["deadline"] = to_rfc3339(deadline_ms)
         body["ttl_ms"] = call.ttl_ms
-    if fields.get("agent_runtime") in SILENT_WHEN_BLOCKED:
+    if started.get("agent_runtime") in SILENT_WHEN_BLOCKED:
         body["maybe_blocked"] = True
     if cause is not None:
         body["cause"] = cause

@@ -37,66 +37,59 @@ class Flight(NamedTuple):
     closed: int
 
 
-class Call:
-    """What is known of one call."""
+Call = tuple[Start | None, tuple[End, ...]]
+"""What is known of one call: its start and its ends, in order of strength."""
 
-    __slots__ = ("ends", "start")
 
-    def __init__(self) -> None:
-        self.start: Start | None = None
-        self.ends: list[End] = []
+def counted(call: Call) -> list[Counted]:
+    """What the call adds to cells: once for each end that counts."""
+    return [_counts(call, end) for end in counting(call[1])]
 
-    def counted(self) -> list[Counted]:
-        """What the call adds to cells: once for each end that counts."""
-        return [self.counts(end) for end in counting(self.ends)]
 
-    def copy(self) -> Call:
-        """An equal call that can be changed on its own."""
-        copy = Call()
-        copy.start, copy.ends = self.start, list(self.ends)
-        return copy
+def _counts(call: Call, end: End) -> Counted:
+    """What this end adds."""
+    key, outcome, duration, input_bytes, output_bytes = end.payload
+    start, ends = call
+    if start is not None and _joins(start[0], end, ends):
+        if input_bytes is None:
+            input_bytes = start[3]
+        if duration is None and end.ms >= start[0]:
+            duration = end.ms - start[0]
+    index, zero = sketched(outcome, duration)
+    adds = (outcome, end.inferred, zero, index, input_bytes or 0, output_bytes)
+    return Counted(key, end.ms // MINUTE_MS, adds)
 
-    def counts(self, end: End) -> Counted:
-        """What this end adds."""
-        key, outcome, duration, input_bytes, output_bytes = end.payload
-        start = self.start
-        if start is not None and self._joins(start[0], end):
-            if input_bytes is None:
-                input_bytes = start[3]
-            if duration is None and end.ms >= start[0]:
-                duration = end.ms - start[0]
-        index, zero = sketched(outcome, duration)
-        adds = (outcome, end.inferred, zero, index, input_bytes or 0, output_bytes)
-        return Counted(key, end.ms // MINUTE_MS, adds)
 
-    def _joins(self, start_ms: int, end: End) -> bool:
-        """The start's time and size belong to this end: no end long before it took them."""
-        if not near(start_ms, end.ms):
-            return False
-        return len(self.ends) == 1 or not any(
-            near(start_ms, other.ms) and other.ms < end.ms - SAME_CALL_MS for other in self.ends
-        )
+def _joins(start_ms: int, end: End, ends: tuple[End, ...]) -> bool:
+    """The start's time and size belong to this end: no end long before it took them."""
+    if not near(start_ms, end.ms):
+        return False
+    return len(ends) == 1 or not any(near(start_ms, other.ms) and other.ms < end.ms - SAME_CALL_MS for other in ends)
 
-    def flight(self) -> Flight | None:
-        """When the call is open; None while its start is not known."""
-        if self.start is None:
-            return None
-        start_ms, _, key, _ = self.start
-        closed_ms = start_ms + MAX_OPEN_MS
-        for end in self.ends:
-            if end.ms < closed_ms and near(start_ms, end.ms):
-                closed_ms = end.ms
-        opened = start_ms // MINUTE_MS
-        return Flight(key, opened, max(opened, closed_ms // MINUTE_MS))
 
-    def expires_ms(self) -> int:
-        """From this progress on no record within the lateness bound can change what the call adds."""
-        latest = 0
-        for end in self.ends:
-            latest = max(latest, end.ms + SAME_CALL_MS + LATENESS_MS)
-        if self.start is not None and not any(near(self.start[0], end.ms) for end in self.ends):
-            latest = max(latest, self.start[0] + MAX_OPEN_MS + LATENESS_MS)
-        return latest
+def flight(call: Call) -> Flight | None:
+    """When the call is open; None while its start is not known."""
+    start, ends = call
+    if start is None:
+        return None
+    start_ms, _, key, _ = start
+    closed_ms = start_ms + MAX_OPEN_MS
+    for end in ends:
+        if end.ms < closed_ms and near(start_ms, end.ms):
+            closed_ms = end.ms
+    opened = start_ms // MINUTE_MS
+    return Flight(key, opened, max(opened, closed_ms // MINUTE_MS))
+
+
+def expires_ms(call: Call) -> int:
+    """From this progress on no record within the lateness bound can change what the call adds."""
+    start, ends = call
+    latest = 0
+    for end in ends:
+        latest = max(latest, end.ms + SAME_CALL_MS + LATENESS_MS)
+    if start is not None and not any(near(start[0], end.ms) for end in ends):
+        latest = max(latest, start[0] + MAX_OPEN_MS + LATENESS_MS)
+    return latest
 
 
 def near(start_ms: int, end_ms: int) -> bool:

@@ -9,7 +9,7 @@ from pipelines.rolling_metrics.ends import FAILED, KNOWN
 from pipelines.rolling_metrics.sketch import quantiles
 
 
-class Key(NamedTuple):
+class Names(NamedTuple):
     """What calls are counted by; an empty text stands for a field the events do not have."""
 
     tenant: str
@@ -17,6 +17,24 @@ class Key(NamedTuple):
     source: str
     server: str
     tool: str
+
+
+class Key:
+    """One object of an operator for all that is counted by the same names, so that it is compared by identity.
+
+    `deltas` are the calls that opened less those that closed, by minute; `carry` sums the minutes that are forgotten.
+    """
+
+    __slots__ = ("__weakref__", "carry", "deltas", "names")
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.carry = 0
+        self.deltas: dict[int, int] = {}
+
+    def in_flight(self, end_minute: int) -> int:
+        """Calls that are open when this minute begins."""
+        return self.carry + sum(by for minute, by in self.deltas.items() if minute < end_minute)
 
 
 Adds = tuple[str, bool, bool, int | None, int, int]
@@ -101,8 +119,12 @@ class Cell:
 
     def fields(self) -> dict[str, Any]:
         """The fields of schemas.events.Metric that follow from the sums."""
-        known = sum(self.outcomes.get(outcome, 0) for outcome in KNOWN)
-        failed = sum(self.outcomes.get(outcome, 0) for outcome in FAILED)
+        known = failed = 0
+        for outcome, count in self.outcomes.items():
+            if outcome in KNOWN:
+                known += count
+                if outcome in FAILED:
+                    failed += count
         fields: dict[str, Any] = {
             "count": self.count,
             "outcomes": dict(self.outcomes),

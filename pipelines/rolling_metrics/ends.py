@@ -6,7 +6,7 @@ calls rests on this one choice, so it depends on the ends alone and not on the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from schemas.events import Outcome
@@ -85,7 +85,7 @@ def call_ref(event: Mapping[str, Any]) -> str:
     return f"event:{event['event_id']}"
 
 
-def counting(ends: list[End]) -> list[End]:
+def counting(ends: Sequence[End]) -> Sequence[End]:
     """Those ends of one call that count: none with a stronger one within SAME_CALL_MS of it."""
     if len(ends) < 2:
         return ends

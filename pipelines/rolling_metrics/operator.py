@@ -11,7 +11,7 @@ through an MCP proxy is two rows, never to be summed: the hook's under its tool 
 - `in_flight`: calls open when the window ends, at most MAX_OPEN_MS each.
 
 Windows are said when progress passes their end, provisionally before, and anew when late records change them; changes
-are said at the first progress of each SAY_EVERY_MS. Per window and tenant the TOP_K keys with the most calls are said,
+by records before a SAY_EVERY_MS are said at the first progress in it. Per window and tenant the TOP_K keys with the most calls are said,
 the rest as `_other`: a function of the records, since all keys of a window are held until it cannot change any more.
 Memory is bounded by the calls of the last half hour (MAX_CALLS of them), not by TOP_K.
 """
@@ -19,9 +19,10 @@ Memory is bounded by the calls of the last half hour (MAX_CALLS of them), not by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, get_args
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -30,12 +31,16 @@ from pipelines.rolling_metrics.calls import (
     MINUTE_MS,
     Call,
     Flight,
+    Start,
+    counted,
     duration_ms,
+    expires_ms,
+    flight,
     near,
     size_bytes,
     sketched,
 )
-from pipelines.rolling_metrics.cells import Cell, Key
+from pipelines.rolling_metrics.cells import Cell, Key, Names
 from pipelines.rolling_metrics.ends import (
     INFERRED,
     RPC_ENDS,
@@ -67,39 +72,31 @@ MAX_NAME = 200
 _SOURCES: tuple[str, ...] = get_args(ToolSource)
 _RUNTIMES: tuple[str, ...] = get_args(Runtime)
 _STARTS = frozenset({"tool.call.started", "mcp.rpc.request"})
-_DUMP_VERSION = 1
+_DUMP_VERSION = 2
 
 
 class _Window:
-    """What must be said of a window, with the log time of its last change, and under which ids what was said."""
+    """Under which ids what was said of a window, and what must be said again, by tick."""
 
-    __slots__ = ("closed", "dirty", "said", "times")
+    __slots__ = ("again", "closed", "said", "times")
 
     def __init__(self, start_ms: int, length_ms: int) -> None:
-        self.dirty: dict[Key, int] = {}
+        self.again: dict[int, set[Key]] = {}
         self.said: dict[Key, str] = {}
         self.closed = False
         self.times = (to_rfc3339(start_ms), to_rfc3339(start_ms + length_ms))
 
 
 class _Minute:
-    """The cells of a minute and the windows it lies in."""
+    """The cells of a minute, and the keys of it that records of one tick of log time changed."""
 
-    __slots__ = ("cells", "windows")
+    __slots__ = ("cells", "minute", "tick", "touched")
 
-    def __init__(self, windows: tuple[_Window, ...]) -> None:
+    def __init__(self, minute: int) -> None:
+        self.minute = minute
         self.cells: dict[Key, Cell] = {}
-        self.windows = windows
-
-
-class _Flights:
-    """Calls of a key that opened less those that closed, by minute; `carry` sums the minutes that are forgotten."""
-
-    __slots__ = ("carry", "deltas")
-
-    def __init__(self) -> None:
-        self.carry = 0
-        self.deltas: dict[int, int] = {}
+        self.tick = -1
+        self.touched: set[Key] = set()
 
 
 class RollingMetrics:
@@ -117,13 +114,17 @@ class RollingMetrics:
         self._calls: dict[str, Call] = {}
         self._expiry: dict[int, list[str]] = {}
         self._keys: dict[tuple[Any, ...], Key] = {}
+        self._all_keys: WeakValueDictionary[Names, Key] = WeakValueDictionary()
+        self._flying: set[Key] = set()
         self._minutes: dict[int, _Minute] = {}
-        self._flights: dict[Key, _Flights] = {}
         self._windows: dict[tuple[int, int], _Window] = {}
+        # By tick of log time and minute: what a tick's records changed is said at the first progress after the tick. A
+        # host that re-reads the log takes what is due by a progress as said, whichever progress of a tick was the first.
+        self._touched: dict[int, dict[int, set[Key]]] = {}
         self._floor = 0
         self._last_minute = 0
         self._tick = 0
-        self._log_ms = 0
+        self._log_tick = 0
 
     # records
 
@@ -133,7 +134,7 @@ class RollingMetrics:
         ms = record.event_ms
         if type(event["event_id"]) is not str:
             raise TypeError("event_id is not text")
-        self._log_ms = record.log_time_ms
+        self._log_tick = record.cause_ms // SAY_EVERY_MS
         ahead = ms - record.log_time_ms
         if ahead > LATENESS_MS or ahead < -LATENESS_MS or ms // MINUTE_MS < self._floor:
             self._counts["too_early" if ahead > 0 else "too_late"] += 1
@@ -150,112 +151,122 @@ class RollingMetrics:
     def _start(self, event: Event, ms: int) -> None:
         ref, key = call_ref(event), self._key(event)
         start = (ms, event["event_id"], key, size_bytes(event.get("input") or event.get("request")) or 0)
-        call = self._calls.get(ref)
+        call, minute = self._calls.get(ref), ms // MINUTE_MS
         if call is None:
-            call = self._new_call(ref)
-            call.start = start
-            self._move(None, call.flight())
-        elif call.start is None or start[:2] < call.start[:2]:
-            if call.start is not None and call.start[0] // MINUTE_MS >= self._floor:
-                self._cell(call.start[0] // MINUTE_MS, call.start[2]).starts -= 1
-            changed = call.copy()
-            changed.start = start
-            self._replace(ref, call, changed)
+            self._new_call(ref, (start, ()), ms - SAME_CALL_MS)
+            self._shift(key, minute, 1)
+            self._shift(key, minute + MAX_OPEN_MS // MINUTE_MS, -1)
         else:
-            if call.start[1] == start[1]:
-                self._counts["duplicates"] += 1
-            else:
-                self._cell(ms // MINUTE_MS, key)
-            return
-        self._cell(ms // MINUTE_MS, key).starts += 1
-        self._expire(ref, ms + MAX_OPEN_MS + LATENESS_MS)
+            known = call[0]
+            if known is not None and start[:2] >= known[:2]:
+                if known[1] == start[1]:
+                    self._counts["duplicates"] += 1
+                else:
+                    self._cell(minute, key)
+                return
+            if known is not None and known[0] // MINUTE_MS >= self._floor:
+                self._cell(known[0] // MINUTE_MS, known[2]).starts -= 1
+            self._replace(ref, call, (start, call[1]))
+            self._look_at(ref, ms - SAME_CALL_MS)
+        self._cell(minute, key).starts += 1
 
     def _end(self, event: Event, ms: int, outcome: str, inferred: bool) -> None:
         ref, event_id = call_ref(event), event["event_id"]
-        call = self._calls.get(ref)
+        call, key, minute = self._calls.get(ref), self._key(event), ms // MINUTE_MS
         if event.get("retracted"):
             if call is not None:
-                changed = call.copy()
-                if remove_end(changed.ends, event_id):
-                    self._replace(ref, call, changed)
-            self._cell(ms // MINUTE_MS, self._key(event))
+                ends = list(call[1])
+                if remove_end(ends, event_id):
+                    self._replace(ref, call, (call[0], tuple(ends)))
+            self._cell(minute, key)
             return
         duration = None if inferred else duration_ms(event)
         input_bytes = size_bytes(event.get("input") or event.get("request"))
         output_bytes = size_bytes(event.get("output") or event.get("response")) or 0
-        end = End(inferred, ms, event_id, (self._key(event), outcome, duration, input_bytes, output_bytes))
+        end: End = _make_end(End, (inferred, ms, event_id, (key, outcome, duration, input_bytes, output_bytes)))
         if call is None:
-            call = self._new_call(ref)
-        if call.ends:
-            changed = call.copy()
-            if not add_end(changed.ends, end):
+            self._new_call(ref, (None, (end,)), ms)
+            self._first_end(None, end)
+        elif not call[1]:
+            self._calls[ref] = (call[0], (end,))
+            self._first_end(call[0], end)
+        else:
+            ends = list(call[1])
+            if not add_end(ends, end):
                 self._counts["duplicates"] += 1
                 return
-            self._replace(ref, call, changed)
+            self._replace(ref, call, (call[0], tuple(ends)))
             # Where the end does not count its window is said or taken back all the same: a worker before, which had not
             # seen the stronger end, may have counted it.
-            self._cell(ms // MINUTE_MS, end.payload[0])
-        else:
-            self._first_end(call, end)
-        self._expire(ref, ms + SAME_CALL_MS + LATENESS_MS)
+            self._cell(minute, key)
+            self._look_at(ref, ms)
 
-    def _first_end(self, call: Call, end: End) -> None:
+    def _first_end(self, start: Start | None, end: End) -> None:
         """What `_replace` would do for the only end of a call, without making what is not needed: nearly all ends."""
-        call.ends.append(end)
         key, outcome, duration, input_bytes, output_bytes = end.payload
-        minute, start = end.ms // MINUTE_MS, call.start
-        if start is not None and near(start[0], end.ms):
+        end_ms = end[1]
+        minute = end_ms // MINUTE_MS
+        if start is not None and near(start[0], end_ms):
+            start_ms = start[0]
             if input_bytes is None:
                 input_bytes = start[3]
-            if duration is None and end.ms >= start[0]:
-                duration = end.ms - start[0]
-            opened = start[0] // MINUTE_MS
-            self._shift(start[2], (start[0] + MAX_OPEN_MS) // MINUTE_MS, 1)
-            self._shift(start[2], max(opened, minute), -1)
+            if duration is None and end_ms >= start_ms:
+                duration = end_ms - start_ms
+            opened = start_ms // MINUTE_MS
+            self._shift(start[2], opened + MAX_OPEN_MS // MINUTE_MS, 1)
+            self._shift(start[2], minute if minute > opened else opened, -1)
         index, zero = sketched(outcome, duration)
-        self._cell(minute, key).add((outcome, end.inferred, zero, index, input_bytes or 0, output_bytes))
+        self._cell(minute, key).add((outcome, end[0], zero, index, input_bytes or 0, output_bytes))
 
-    def _new_call(self, ref: str) -> Call:
+    def _new_call(self, ref: str, call: Call, ms: int) -> None:
         if len(self._calls) >= MAX_CALLS:
-            del self._calls[next(iter(self._calls))]
-            self._counts["calls_forgotten"] += 1
-        call = self._calls[ref] = Call()
-        return call
+            # Many at once: to find the first of a dict takes the longer, the more were deleted before it.
+            oldest = list(islice(self._calls, max(1, MAX_CALLS // 100)))
+            for forgotten in oldest:
+                del self._calls[forgotten]
+            self._counts["calls_forgotten"] += len(oldest)
+        self._calls[ref] = call
+        self._look_at(ref, ms)
 
     def _key(self, event: Event) -> Key:
         get = event.get
         mcp = get("mcp")
         said = (
-            event["event_name"][:8] == "mcp.rpc.",
             get("tenant_id"),
             get("agent_runtime"),
             get("tool_source"),
             mcp.get("server_name") if type(mcp) is dict else get("mcp_server"),
             get("tool_name"),
-            get("method"),
+            get("method") if event["event_name"][:8] == "mcp.rpc." else _NO_RPC,
         )
         try:
             key = self._keys.get(said)
         except TypeError:
-            return _key(said)
+            return self._key_of(_names(said))
         if key is None:
-            key = self._keys[said] = _key(said)
+            key = self._keys[said] = self._key_of(_names(said))
+        return key
+
+    def _key_of(self, names: Names) -> Key:
+        key = self._all_keys.get(names)
+        if key is None:
+            key = self._all_keys[names] = Key(names)
         return key
 
     # what a call adds
 
     def _replace(self, ref: str, call: Call, changed: Call) -> None:
         """Put a changed call in the place of a call, and what it adds in the place of what that added."""
-        before, after = call.counted(), changed.counted()
+        before, after = counted(call), counted(changed)
         if before != after:
-            for counted in before:
-                if counted.minute >= self._floor:
-                    self._cell(counted.minute, counted.key).take_back(counted.adds)
-            for counted in after:
-                if counted.minute >= self._floor:
-                    self._cell(counted.minute, counted.key).add(counted.adds)
-        if changed.start is not None:
-            self._move(call.flight(), changed.flight())
+            for one in before:
+                if one.minute >= self._floor:
+                    self._cell(one.minute, one.key).take_back(one.adds)
+            for one in after:
+                if one.minute >= self._floor:
+                    self._cell(one.minute, one.key).add(one.adds)
+        if changed[0] is not None:
+            self._move(flight(call), flight(changed))
         self._calls[ref] = changed
 
     def _move(self, before: Flight | None, after: Flight | None) -> None:
@@ -266,48 +277,60 @@ class RollingMetrics:
             self._shift(before.key, before.closed, 1)
             self._shift(after.key, after.closed, -1)
             return
-        for flight, by in ((before, -1), (after, 1)):
-            if flight is not None:
-                self._shift(flight.key, flight.opened, by)
-                self._shift(flight.key, flight.closed, -by)
+        for one, by in ((before, -1), (after, 1)):
+            if one is not None:
+                self._shift(one.key, one.opened, by)
+                self._shift(one.key, one.closed, -by)
 
     def _shift(self, key: Key, minute: int, by: int) -> None:
-        flights = self._flights.get(key)
-        if flights is None:
-            flights = self._flights[key] = _Flights()
+        self._flying.add(key)
         if minute < self._floor:
-            flights.carry += by
+            key.carry += by
             return
-        deltas = flights.deltas
+        deltas = key.deltas
         deltas[minute] = deltas.get(minute, 0) + by
         if minute <= self._last_minute:
             # The number in flight changes at the end of this minute and of those after it.
             for later in range(minute, self._last_minute + 1):
                 place = self._minutes.get(later)
                 if place is not None:
-                    for window in place.windows:
-                        window.dirty[key] = self._log_ms
+                    if place.tick != self._log_tick:
+                        self._turn(place)
+                    place.touched.add(key)
 
     def _cell(self, minute: int, key: Key) -> Cell:
         place = self._minutes.get(minute)
         if place is None:
-            place = self._minutes[minute] = self._new_minute(minute)
+            place = self._new_minute(minute)
         cell = place.cells.get(key)
         if cell is None:
             cell = place.cells[key] = Cell()
-        for window in place.windows:
-            window.dirty[key] = self._log_ms
+        if place.tick != self._log_tick:
+            self._turn(place)
+        place.touched.add(key)
         return cell
+
+    def _turn(self, place: _Minute) -> None:
+        """Let a minute note what is changed by records of this tick of log time."""
+        place.tick = self._log_tick
+        place.touched = self._touched.setdefault(place.tick, {}).setdefault(place.minute, set())
 
     def _new_minute(self, minute: int) -> _Minute:
         self._last_minute = max(self._last_minute, minute)
-        return _Minute(tuple([self._window(size, minute - minute % size) for size in WINDOWS]))
+        for size in WINDOWS:
+            self._window(size, minute - minute % size)
+        place = self._minutes[minute] = _Minute(minute)
+        return place
 
     def _window(self, size: int, start: int) -> _Window:
         window = self._windows.get((size, start))
         if window is None:
             window = self._windows[size, start] = _Window(start * MINUTE_MS, size * MINUTE_MS)
         return window
+
+    def _look_at(self, ref: str, ms: int) -> None:
+        """See whether a call can be forgotten, when no record of this time (ms) can matter to it any more."""
+        self._expire(ref, ms + SAME_CALL_MS + LATENESS_MS)
 
     def _expire(self, ref: str, ms: int) -> None:
         minute = ms // MINUTE_MS
@@ -319,43 +342,57 @@ class RollingMetrics:
     # progress
 
     def on_progress(self, t_ms: int, out: Out) -> None:
-        """Say what changed since the last tick and what closed; forget what no later record can change."""
+        """Say what changed before this tick and what closed; forget what no later record can change."""
         tick = t_ms // SAY_EVERY_MS
         if tick <= self._tick:
             return
         self._tick = tick
+        due: dict[int, set[Key]] = {}
+        for past in [one for one in self._touched if one < tick]:
+            for minute, keys in self._touched.pop(past).items():
+                due.setdefault(minute, set()).update(keys)
         for place in sorted(self._windows):
             window = self._windows[place]
-            closes = (place[0] + place[1]) * MINUTE_MS <= t_ms
-            if window.dirty or (closes and not window.closed):
-                self._say(place, window, t_ms, out)
+            size, start = place
+            changed = {key for minute in range(start, start + size) for key in due.get(minute, ())}
+            for past in [one for one in window.again if one < tick]:
+                changed |= window.again.pop(past)
+            if changed or (not window.closed and (start + size) * MINUTE_MS <= t_ms):
+                self._say(place, window, changed, t_ms, out)
         self._forget(t_ms)
 
-    def _say(self, place: tuple[int, int], window: _Window, t_ms: int, out: Out) -> None:
+    def _say(self, place: tuple[int, int], window: _Window, changed: set[Key], t_ms: int, out: Out) -> None:
         size, start = place
         closes = (start + size) * MINUTE_MS <= t_ms
         minutes = [found.cells for m in range(start, start + size) if (found := self._minutes.get(m))]
         keys = set(chain(*minutes))
-        wanted = set(window.dirty)
+        wanted = changed
         if closes and not window.closed:
             wanted = keys
             window.closed = True
-        # A host that re-reads the log takes what is due by a progress as said, and no more: what a record after this
-        # progress changed is said again then.
-        later = {key: log_ms for key, log_ms in window.dirty.items() if log_ms > t_ms}
+        later = {
+            tick: touched
+            for tick, by_minute in self._touched.items()
+            if (touched := {key for m in range(start, start + size) for key in by_minute.get(m, ())})
+        }
+        for tick, again in window.again.items():
+            later[tick] = later.get(tick, set()) | again
         if len(keys) > self._top_k:
             said = self._fold(place, minutes, keys)
             moved = window.said.keys() ^ said.keys()
-            wanted = (wanted & said.keys()) | moved | {key for key in said if key.tool == OTHER}
+            others = {key for key in said if key.names.tool == OTHER}
+            wanted = (wanted & said.keys()) | moved | others
             if later:
-                later = dict.fromkeys(wanted, max(later.values()))
+                # Later records had their say in who is on top.
+                window.again.setdefault(max(later), set()).update(moved, others)
+                later[max(later)] |= moved
         else:
-            wanted &= keys
-            said = {key: (_merge(minutes, key), self._in_flight(key, start + size)) for key in wanted}
-        for key in sorted(wanted):
+            wanted = wanted & keys
+            said = {key: (_merge(minutes, key), key.in_flight(start + size)) for key in wanted}
+        for key in sorted(wanted, key=_by_names):
             cell, in_flight = said.get(key, (_EMPTY, 0))
-            record_id = window.said.get(key) or self._record_id(place, key)
-            body = self._body(key, size, window, record_id)
+            record_id = window.said.get(key) or self._record_id(place, key.names)
+            body = self._body(key.names, size, window, record_id)
             body.update(cell.fields())
             body["in_flight"] = max(0, in_flight)
             if not closes:
@@ -365,44 +402,38 @@ class RollingMetrics:
                 window.said[key] = record_id
             else:
                 out.retract(TOOL_METRIC, record_id, body)
-                if key not in later:
+                if not any(key in touched for touched in later.values()):
                     window.said.pop(key, None)
-        window.dirty = later
 
     def _fold(
         self, place: tuple[int, int], minutes: list[dict[Key, Cell]], keys: set[Key]
     ) -> dict[Key, tuple[Cell, int]]:
         """What a window with many keys says: each tenant's TOP_K by count, ties by name, the others as one."""
         end = place[0] + place[1]
-        ranked: dict[str, list[tuple[int, Key, Cell]]] = {}
+        ranked: dict[str, list[tuple[int, Names, Key, list[Cell]]]] = {}
         for key in keys:
-            cell = _merge(minutes, key)
-            if not cell.empty:
-                ranked.setdefault(key.tenant, []).append((-cell.count, key, cell))
+            cells = [cell for minute in minutes if (cell := minute.get(key)) and not cell.empty]
+            if cells:
+                count = sum(cell.count for cell in cells)
+                ranked.setdefault(key.names.tenant, []).append((-count, key.names, key, cells))
         said: dict[Key, tuple[Cell, int]] = {}
-        for tenant, cells in ranked.items():
-            cells.sort(key=lambda entry: entry[:2])
-            for _, key, cell in cells[: self._top_k]:
-                said[key] = (cell, self._in_flight(key, end))
-            others: dict[str, list[tuple[int, Key, Cell]]] = {}
-            for entry in cells[self._top_k :]:
-                others.setdefault(entry[1].runtime, []).append(entry)
-            for runtime, entries in others.items():
-                merged = Cell.merged(entry[2] for entry in entries)
-                flying = sum(self._in_flight(entry[1], end) for entry in entries)
-                said[Key(tenant, runtime, "unknown", "", OTHER)] = (merged, flying)
+        for tenant, entries in ranked.items():
+            entries.sort(key=lambda entry: entry[:2])
+            for _, _, key, cells in entries[: self._top_k]:
+                said[key] = (_sum(cells), key.in_flight(end))
+            others: dict[str, tuple[list[Cell], int]] = {}
+            for _, names, key, cells in entries[self._top_k :]:
+                merged, flying = others.get(names.runtime, ([], 0))
+                merged += cells
+                others[names.runtime] = (merged, flying + key.in_flight(end))
+            for runtime, (merged, flying) in others.items():
+                said[self._key_of(Names(tenant, runtime, "unknown", "", OTHER))] = (Cell.merged(merged), flying)
         return said
 
-    def _in_flight(self, key: Key, end_minute: int) -> int:
-        flight = self._flights.get(key)
-        if flight is None:
-            return 0
-        return flight.carry + sum(by for minute, by in flight.deltas.items() if minute < end_minute)
-
-    def _record_id(self, place: tuple[int, int], key: Key) -> str:
+    def _record_id(self, place: tuple[int, int], key: Names) -> str:
         return derived_id("metric", WINDOWS[place[0]], place[1] * MINUTE_MS, *key, self._partition)
 
-    def _body(self, key: Key, size: int, window: _Window, record_id: str) -> dict[str, Any]:
+    def _body(self, key: Names, size: int, window: _Window, record_id: str) -> dict[str, Any]:
         body: dict[str, Any] = {
             "event_name": "metric.window.closed",
             "event_id": record_id,
@@ -428,8 +459,12 @@ class RollingMetrics:
         for minute in [minute for minute in self._expiry if (minute + 1) * MINUTE_MS <= t_ms]:
             for ref in self._expiry.pop(minute):
                 call = self._calls.get(ref)
-                if call is not None and call.expires_ms() < (minute + 1) * MINUTE_MS:
-                    del self._calls[ref]
+                if call is not None:
+                    over_ms = expires_ms(call)
+                    if over_ms < (minute + 1) * MINUTE_MS:
+                        del self._calls[ref]
+                    else:
+                        self._expire(ref, over_ms)
         floor = (t_ms - LATENESS_MS) // MINUTE_MS
         floor -= floor % LONGEST
         if floor <= self._floor:
@@ -440,108 +475,132 @@ class RollingMetrics:
             del self._windows[place]
         for minute in [minute for minute in self._minutes if minute < floor]:
             del self._minutes[minute]
-        for key, flight in list(self._flights.items()):
-            for minute, by in list(flight.deltas.items()):
+        for key in list(self._flying):
+            for minute, by in list(key.deltas.items()):
                 if minute < floor:
-                    flight.carry += by
+                    key.carry += by
                 if minute < floor or not by:
-                    del flight.deltas[minute]
-            if not flight.carry and not flight.deltas:
-                del self._flights[key]
+                    del key.deltas[minute]
+            if not key.carry and not key.deltas:
+                self._flying.discard(key)
 
     # checkpoint
 
     def dump(self) -> bytes:
-        """The state as JSON."""
+        """The state as JSON, calls column by column: many thousands of them take long otherwise."""
         keys: dict[Key, int] = {}
 
         def number(key: Key) -> int:
             return keys.setdefault(key, len(keys))
 
-        calls = [
-            [
-                ref,
-                call.start and [call.start[0], call.start[1], number(call.start[2]), call.start[3]],
-                [[end.inferred, end.ms, end.event_id, number(end.payload[0]), *end.payload[1:]] for end in call.ends],
-            ]
-            for ref, call in self._calls.items()
-        ]
-        minutes = [
-            [minute, [[number(key), cell.dump()] for key, cell in cells.items()]]
-            for minute, cells in ((minute, place.cells) for minute, place in self._minutes.items())
-        ]
-        flights = [[number(key), flight.carry, list(flight.deltas.items())] for key, flight in self._flights.items()]
+        def numbers(some: Iterable[Key]) -> list[int]:
+            return [number(key) for key in sorted(some, key=_by_names)]
+
+        starts: list[Any] = []
+        ends: list[Any] = []
+        some_ends: list[Any] = []
+        for place, (start, known) in enumerate(self._calls.values()):
+            starts.append(start and (start[0], start[1], number(start[2]), start[3]))
+            if len(known) == 1:
+                inferred, ms, event_id, said = known[0]
+                ends.append((inferred, ms, event_id, number(said[0]), *said[1:]))
+            else:
+                ends.append(None)
+                if known:
+                    some_ends.append([place, [[*end[:3], number(end.payload[0]), *end.payload[1:]] for end in known]])
+        flying = sorted(self._flying, key=_by_names)
         windows = [
-            [
-                *place,
-                window.closed,
-                [[number(key), log_ms] for key, log_ms in window.dirty.items()],
-                [number(key) for key in window.said],
-            ]
+            [*place, window.closed, numbers(window.said), [[tick, numbers(one)] for tick, one in window.again.items()]]
             for place, window in self._windows.items()
         ]
-        return orjson.dumps(
-            {
-                "version": _DUMP_VERSION,
-                "calls": calls,
-                "minutes": minutes,
-                "flights": flights,
-                "windows": windows,
-                "floor": self._floor,
-                "tick": self._tick,
-                "keys": [list(key) for key in keys],
-            }
-        )
+        state = {
+            "version": _DUMP_VERSION,
+            "refs": list(self._calls),
+            "starts": starts,
+            "ends": ends,
+            "some_ends": some_ends,
+            "minutes": [
+                [place.minute, [[number(key), cell.dump()] for key, cell in place.cells.items()]]
+                for place in self._minutes.values()
+            ],
+            "flights": [[number(key), key.carry, list(key.deltas.items())] for key in flying],
+            "windows": windows,
+            "touched": [
+                [tick, [[minute, numbers(some)] for minute, some in by_minute.items()]]
+                for tick, by_minute in self._touched.items()
+            ],
+            "floor": self._floor,
+            "tick": self._tick,
+            "keys": [list(key.names) for key in keys],
+        }
+        return orjson.dumps(state)
 
     def load(self, state: bytes) -> None:
-        """Take over a dumped state. Raises ValueError if it is something else."""
+        """Take over a dumped state, as a new operator. Raises ValueError if it is something else."""
         data = orjson.loads(state)
         if not isinstance(data, dict) or data.get("version") != _DUMP_VERSION:
             raise ValueError("not a state of rolling_metrics of this version")
-        keys = [Key(*key) for key in data["keys"]]
-        self._calls, self._expiry, self._keys = {}, {}, {}
-        for ref, start, ends in data["calls"]:
-            call = self._calls[ref] = Call()
-            if start:
-                call.start = (start[0], start[1], keys[start[2]], start[3])
-            call.ends = [End(end[0], end[1], end[2], (keys[end[3]], *end[4:])) for end in ends]
-            self._expire(ref, call.expires_ms())
-        self._flights = {}
-        for key, carry, deltas in data["flights"]:
-            flights = self._flights[keys[key]] = _Flights()
-            flights.carry, flights.deltas = carry, dict(deltas)
-        self._windows = {}
-        for size, first, closed, dirty, said in data["windows"]:
+        keys = [self._key_of(Names(*names)) for names in data["keys"]]
+
+        def end_of(dumped: list[Any]) -> End:
+            inferred, ms, event_id, key, *said = dumped
+            return End(inferred, ms, event_id, (keys[key], *said))
+
+        for ref, start, end in zip(data["refs"], data["starts"], data["ends"], strict=True):
+            self._calls[ref] = (
+                None if start is None else (start[0], start[1], keys[start[2]], start[3]),
+                () if end is None else (end_of(end),),
+            )
+        refs = data["refs"]
+        for place, ends in data["some_ends"]:
+            self._calls[refs[place]] = (self._calls[refs[place]][0], tuple(map(end_of, ends)))
+        for ref, call in self._calls.items():
+            self._expire(ref, expires_ms(call))
+        for number, carry, deltas in data["flights"]:
+            key = keys[number]
+            self._flying.add(key)
+            key.carry, key.deltas = carry, dict(deltas)
+        for size, first, closed, said, again in data["windows"]:
             window = self._window(size, first)
             window.closed = closed
-            window.dirty = {keys[key]: log_ms for key, log_ms in dirty}
-            window.said = {keys[key]: self._record_id((size, first), keys[key]) for key in said}
-        self._last_minute = 0
-        self._minutes = {}
+            window.said = {keys[key]: self._record_id((size, first), keys[key].names) for key in said}
+            window.again = {tick: {keys[key] for key in some} for tick, some in again}
         for minute, cells in data["minutes"]:
-            place = self._minutes[minute] = self._new_minute(minute)
-            place.cells = {keys[key]: Cell.load(cell) for key, cell in cells}
+            self._new_minute(minute).cells = {keys[key]: Cell.load(cell) for key, cell in cells}
+        self._touched = {
+            tick: {minute: {keys[key] for key in some} for minute, some in by_minute}
+            for tick, by_minute in data["touched"]
+        }
         self._floor, self._tick = data["floor"], data["tick"]
 
 
+_NO_RPC = object()
+_make_end = tuple.__new__
 _EMPTY = Cell()
 
 
 def _merge(minutes: list[dict[Key, Cell]], key: Key) -> Cell:
-    cells = [cell for minute in minutes if (cell := minute.get(key))]
+    return _sum([cell for minute in minutes if (cell := minute.get(key))])
+
+
+def _sum(cells: Sequence[Cell]) -> Cell:
     return cells[0] if len(cells) == 1 else Cell.merged(cells)
 
 
-def _key(said: tuple[Any, ...]) -> Key:
-    rpc, tenant, runtime, source, server, tool, method = said
+def _by_names(key: Key) -> Names:
+    return key.names
+
+
+def _names(said: tuple[Any, ...]) -> Names:
+    tenant, runtime, source, server, tool, method = said
     runtime = runtime if runtime in _RUNTIMES else "other"
     tool = _name(tool)
-    if rpc:
+    if method is not _NO_RPC:
         source = "mcp"
         tool = f"rpc:{_name(method) or 'unknown'}" + (f":{tool}" if tool else "")
     elif source not in _SOURCES:
         source = "unknown"
-    return Key(_name(tenant), runtime, source, _name(server), tool or "unknown")
+    return Names(_name(tenant), runtime, source, _name(server), tool or "unknown")
 
 
 def _name(value: Any) -> str:

@@ -110,6 +110,7 @@ class Group:
         self._settled: Mapping[str, int] = {}
         self._settled_ms = 0
         self._version = 0
+        self._cause_ms = 0
         self._feeding: tuple[str, int] | None = None
         self._outputs: dict[tuple[str, str], Output] = {}
         self._refusals: list[Refusal] = []
@@ -154,6 +155,7 @@ class Group:
         for raw in records:
             offset = raw.offset
             self._version = others + offset + 1
+            self._cause_ms = raw.timestamp
             self.consumed += 1
             log_time = max(log_time, raw.timestamp)
             try:
@@ -191,7 +193,7 @@ class Group:
             return
         if self.muted and self.progress_ms < self._settled_ms < t_ms:
             self.progress(self._settled_ms)
-        self.progress_ms = t_ms
+        self.progress_ms = self._cause_ms = t_ms
         self._version = sum(self.next_offsets.values())
         self._feeding = None
         for operator, out in zip(self.operators, self._outs, strict=True):
@@ -278,7 +280,7 @@ class Group:
                 self._remember(repeat, (topic, record_id), output)
         handlers = out.later.get(body.get("event_name", ""))
         if handlers:
-            record = Record(topic, self.partition, NO_OFFSET, timestamp_ms(body["timestamp"]), body)
+            record = Record(topic, self.partition, NO_OFFSET, timestamp_ms(body["timestamp"]), body, self._cause_ms)
             for handle, later_out in handlers:
                 try:
                     handle(record, later_out)

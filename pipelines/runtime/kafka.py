@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from schemas.errors import UserError
 from schemas.topics import DLQ, INPUT_TOPICS, TOPICS
 from services.kafka import reason
 
-NEW_TOPIC_S = 3.0
-"""A topic that was just made takes a moment until every broker knows it."""
+SETTLE_S = 3.0
+"""A topic that was just made takes a moment until every broker knows it, as does a broker that has gone."""
 
 
 async def check(settings: WorkerSettings) -> int:
@@ -28,17 +29,21 @@ async def check(settings: WorkerSettings) -> int:
     """
     prefix = settings.topic_prefix
     needed = [*INPUT_TOPICS, *(topic.name for topic in TOPICS if topic.kind == "derived"), DLQ]
-    deadline = time.monotonic() + NEW_TOPIC_S
+    deadline = time.monotonic() + SETTLE_S
     while True:
         try:
             with _quiet():
                 found = await asyncio.wait_for(_topics(settings), settings.start_timeout_s)
         except (KafkaError, OSError, TimeoutError) as error:
-            raise await reason(settings.kafka, error) from None
-        missing = [prefix + name for name in needed if prefix + name not in found]
-        if not missing or time.monotonic() > deadline:
-            break
-        await asyncio.sleep(NEW_TOPIC_S / 10)
+            # One broker of several may be away, and the client asks any of them.
+            told = await reason(settings.kafka, error)
+            if told.exit_code != os.EX_UNAVAILABLE or time.monotonic() > deadline:
+                raise told from None
+        else:
+            missing = [prefix + name for name in needed if prefix + name not in found]
+            if not missing or time.monotonic() > deadline:
+                break
+        await asyncio.sleep(SETTLE_S / 10)
     if missing:
         raise UserError(
             f"Kafka at {settings.servers} has no topic {', '.join(missing)}: "

@@ -6,6 +6,7 @@ the same code.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -45,17 +46,21 @@ class Record:
     """One event with its place in the log. `event` is plain JSON data and must not be changed.
 
     `log_time_ms` is the broker's append time; of a derived record it is the event's own timestamp, and its offset is
-    NO_OFFSET.
+    NO_OFFSET. `cause_ms` is the log time of the record, or the progress, that a derived record follows from: not before
+    it can anybody have said what follows.
     """
 
-    __slots__ = ("_event_ms", "event", "log_time_ms", "offset", "partition", "topic")
+    __slots__ = ("_event_ms", "cause_ms", "event", "log_time_ms", "offset", "partition", "topic")
 
-    def __init__(self, topic: str, partition: int, offset: int, log_time_ms: int, event: Event) -> None:
+    def __init__(
+        self, topic: str, partition: int, offset: int, log_time_ms: int, event: Event, cause_ms: int | None = None
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.log_time_ms = log_time_ms
         self.event = event
+        self.cause_ms = log_time_ms if cause_ms is None else cause_ms
         self._event_ms: int | None = None
 
     @property
@@ -181,8 +186,13 @@ class CanonicalSet:
                 kept = {name: field for name, field in body.items() if name not in _NOT_CANONICAL}
                 yield orjson.dumps({"topic": topic, "id": record_id, "body": kept}, option=orjson.OPT_SORT_KEYS)
 
+    def counts(self) -> dict[str, int]:
+        """Records that stand, by topic."""
+        found = Counter(topic for (topic, _), body in self._last.items() if not body.get("retracted"))
+        return dict(sorted(found.items()))
+
     def __len__(self) -> int:
-        return sum(not body.get("retracted") for body in self._last.values())
+        return sum(self.counts().values())
 
 
 _NOT_CANONICAL = frozenset({"version", "state", "retracted"})

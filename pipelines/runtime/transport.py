@@ -33,6 +33,9 @@ FETCH_WAIT_MS = 500
 COMMIT_INTERVAL_S = 1.0
 HEARTBEAT_S = 2.0
 REQUEST_TIMEOUT_S = 40.0
+METADATA_MS = 5_000
+"""How old a consumer's knowledge of the leaders may be. While it looks for its first position aiokafka does not ask anew
+when a leader has moved, so that by its default of 5 min a take-over would wait for that."""
 
 CODEC = "agenttrace-untouched"
 
@@ -91,6 +94,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
+            metadata_max_age_ms=METADATA_MS,
             **transport.client_kwargs,
         )
 

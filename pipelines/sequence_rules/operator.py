@@ -107,7 +107,7 @@ class SequenceRules:
             for bucket in patterns.add(key, selection.step, event):
                 place = (rule.identity, key, bucket)
                 if self._said.get(place, _NOTHING)["evidence_count"] > MAX_EVIDENCE:
-                    self._deferred[place] = record.log_time_ms
+                    self._deferred[place] = max(record.cause_ms, self._deferred.get(place, 0))
                 else:
                     self._say(place, patterns.support(key, bucket), out)
 
@@ -139,21 +139,22 @@ class SequenceRules:
     def on_progress(self, t_ms: int, out: Out) -> None:
         """Judge what was put off and what closed; forget what no later record can change.
 
-        What a record after this progress changed is said again later: a host that re-reads the log takes what is due by
-        a progress as said, and no more.
+        A host that re-reads the log takes what is due by a progress as said, and no more. It cannot know which progress
+        of the tick was the first one: what a record after the tick's begin changed is said again in the next.
         """
         tick = t_ms // SAY_EVERY_MS
         if tick <= self._tick:
             return
         self._tick = tick
+        settled_ms = tick * SAY_EVERY_MS
         for place, log_ms in sorted(self._deferred.items()):
             name, key, bucket = place
-            self._say(place, self._patterns[name].support(key, bucket), out, anew=True, later=log_ms > t_ms)
-        self._deferred = {place: log_ms for place, log_ms in self._deferred.items() if log_ms > t_ms}
+            self._say(place, self._patterns[name].support(key, bucket), out, anew=True, later=log_ms >= settled_ms)
+        self._deferred = {place: log_ms for place, log_ms in self._deferred.items() if log_ms >= settled_ms}
         for name, rates in self._rates.items():
-            for key, bucket, log_ms in rates.closed(t_ms):
+            for key, bucket, log_ms in rates.closed(t_ms, settled_ms):
                 support = rates.support(key, bucket, t_ms)
-                self._say((name, key, bucket), support, out, anew=True, later=log_ms > t_ms)
+                self._say((name, key, bucket), support, out, anew=True, later=log_ms >= settled_ms)
         self._forget(t_ms)
 
     def _forget(self, t_ms: int) -> None:

@@ -122,7 +122,7 @@ class Rates:
         for by, counted in ((-1, counting(known)), (1, counting(ends))) if known else ((1, ends),):
             for one in counted:
                 owner, said = one.payload
-                self._count(owner, one.ms // SUB_WINDOW_MS, said, by, record.log_time_ms)
+                self._count(owner, one.ms // SUB_WINDOW_MS, said, by, record.cause_ms)
 
     def _group(self, key: GroupKey) -> _Group:
         group = self._groups.get(key)
@@ -140,12 +140,12 @@ class Rates:
         opened = self._open.get(sub)
         if opened is None:
             opened = self._open[sub] = {}
-        opened[key] = log_ms
+        opened[key] = max(log_ms, opened.get(key, 0))
 
-    def closed(self, t_ms: int) -> list[tuple[GroupKey, int, int]]:
+    def closed(self, t_ms: int, settled_ms: int) -> list[tuple[GroupKey, int, int]]:
         """Groups and cooldown buckets to judge, as a sub-window of theirs changed and is closed; and when it changed.
 
-        What a record after this progress changed is given again then (see SequenceRules.on_progress).
+        What changed at or after `settled_ms` is given again later (see SequenceRules.on_progress).
         """
         now = t_ms // SUB_WINDOW_MS
         changed: dict[tuple[GroupKey, int], int] = {}
@@ -156,7 +156,7 @@ class Rates:
             for key, log_ms in keys.items():
                 for bucket in buckets:
                     changed[key, bucket] = max(log_ms, changed.get((key, bucket), 0))
-            if later := {key: log_ms for key, log_ms in keys.items() if log_ms > t_ms}:
+            if later := {key: log_ms for key, log_ms in keys.items() if log_ms >= settled_ms}:
                 self._open[sub] = later
         return sorted((key, bucket, log_ms) for (key, bucket), log_ms in changed.items())
 
@@ -219,6 +219,10 @@ class Rates:
                 ends = self._calls.get(ref)
                 if ends is not None and all(self._call_expires(end) < now for end in ends):
                     del self._calls[ref]
+        # What is this old was said when it came, by any host: it is not judged again from what is left of its bucket.
+        settled = (t_ms - SAME_CALL_MS - LATENESS_MS) // SUB_WINDOW_MS
+        for sub in [sub for sub in self._open if sub < settled]:
+            del self._open[sub]
         before = (t_ms - self.rule.keep_ms - SAME_CALL_MS - LATENESS_MS) // SUB_WINDOW_MS
         for key, group in list(self._groups.items()):
             for sub in [sub for sub in group.counts if sub < before]:

@@ -1,7 +1,7 @@
 """The open-call table: pairs starts and ends of tool calls whatever the runtime's ids do, and knows sessions and MCP
 servers.
 
-It is a fold over events: `apply` is called for each event in journal order, live and in recovery, so the state after a
+It is a fold over events: `apply_json` is called for each event in journal order, live and in recovery, so the state after a
 restart is the snapshot plus the journal's rest. Nothing else changes it.
 """
 
@@ -11,11 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import orjson
 
-from schemas.events import EventBase, ToolCall, to_json
+from schemas.events import ToolCall
 from schemas.identity import canonical_name, join_key
 
 MAX_OPEN = 20_000
@@ -96,8 +97,8 @@ class CallTable:
         self._session_of_key: OrderedDict[str, str] = OrderedDict()
         self._attempts: OrderedDict[str, int] = OrderedDict()
         self._by_native: dict[str, dict[str, None]] = {}
-        # Each call's JSON, made when the call changes: a snapshot of all of them then holds nobody up.
-        self._json: dict[str, bytes] = {}
+        # Each call's values, taken when the call changes: a snapshot of all of them then holds nobody up.
+        self._rows: dict[str, tuple[Any, ...]] = {}
 
     # what adapters ask
 
@@ -171,10 +172,6 @@ class CallTable:
         return len(self._open)
 
     # the fold
-
-    def apply(self, event: EventBase) -> None:
-        """Fold one event in."""
-        self.apply_json(to_json(event))
 
     def apply_json(self, event: Mapping[str, Any]) -> None:
         """Fold one event in its JSON form, as the journal holds it."""
@@ -273,7 +270,7 @@ class CallTable:
 
     def _place(self, call: Call) -> None:
         key = call.call_key
-        self._json[key] = orjson.dumps(call)
+        self._rows[key] = _values(call)
         if call.tool_call_id:
             self._by_native.setdefault(call.tool_call_id, {})[key] = None
         if call.ended or not call.started:
@@ -298,13 +295,13 @@ class CallTable:
         if self._open.pop(key, None) is not None:
             _discard(self._by_session, call.session_id, key)
         _discard(self._by_native, call.tool_call_id, key)
-        self._json.pop(key, None)
+        self._rows.pop(key, None)
 
     # snapshot
 
     def freeze(self) -> Callable[[], bytes]:
         """The state as of now, at little cost; the result, called in any thread, gives it as JSON for `load`."""
-        opened, closed = ([self._json[key] for key in keys] for keys in (self._open, self._closed))
+        opened, closed = ([self._rows[key] for key in keys] for keys in (self._open, self._closed))
         state = {
             "version": _SNAPSHOT_VERSION,
             "forgotten": self.forgotten,
@@ -346,15 +343,17 @@ class CallTable:
         return table
 
 
+_FIELDS = tuple(field.name for field in fields(Call))
+_values = attrgetter(*_FIELDS)
 _COPIED = tuple(
     name
-    for name in (field.name for field in fields(Call))
+    for name in _FIELDS
     if name in ToolCall.model_fields and name not in {"call_key", "occurrence", "call_id", "mcp", "background"}
 )
 
 
 def _calls(rows: list[dict[str, Any]]) -> Iterator[Call]:
-    known = {field.name for field in fields(Call)}
+    known = set(_FIELDS)
     for row in rows:
         yield Call(**{name: value for name, value in row.items() if name in known})
 
@@ -367,8 +366,8 @@ def _discard(index: dict[str, dict[str, None]], name: str | None, key: str) -> N
             del index[name or ""]
 
 
-def _array(rows: list[bytes]) -> orjson.Fragment:
-    return orjson.Fragment(b"[%b]" % b",".join(rows))
+def _array(rows: list[tuple[Any, ...]]) -> orjson.Fragment:
+    return orjson.Fragment(b"[%b]" % b",".join(orjson.dumps(dict(zip(_FIELDS, row, strict=True))) for row in rows))
 
 
 def _remember(mapping: OrderedDict[str, V], key: str, value: V, limit: int = MAX_SESSIONS) -> None:

@@ -23,6 +23,7 @@ from schemas.events import (
     Runtime,
     ToolCall,
     ToolSource,
+    to_json,
 )
 from schemas.facts import Facts
 from schemas.identity import MAX_EVENTS_PER_DELIVERY, call_id, event_id, join_key, span_id, trace_id
@@ -80,7 +81,8 @@ class Context:
     """One delivery of one payload.
 
     `delivery_id` is the UUIDv7 that the forwarder or plugin made, `happened_ms` when it says the hook fired, `observed_ms` when the
-    collector accepted it (both ms since the epoch). `calls` is read here and changed only by the events that are made.
+    collector accepted it (both ms since the epoch). `calls` is read here and changed only by the events that are made. `ready`
+    holds the JSON forms of `events`.
     """
 
     runtime: Runtime
@@ -95,6 +97,7 @@ class Context:
     agent_version: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    ready: list[dict[str, Any]] = field(default_factory=list)
 
     def happened_at(self, seconds: float | None) -> None:
         """Take the payload's own time (seconds since the epoch) for the delivery's, unless it is missing or implausible."""
@@ -137,8 +140,10 @@ class Context:
             **self._ids(scope),
             **fields,
         )
-        self.calls.apply(made)
+        ready = to_json(made)
+        self.calls.apply_json(ready)
         self.events.append(made)  # type: ignore[arg-type]
+        self.ready.append(ready)
         return made
 
     def start(

@@ -112,7 +112,7 @@ def quarantine(
 ) -> list[Event]:
     """agent.payload.quarantined for a body that cannot be read; only its size and hash are kept."""
     # A context of its own, numbered on: this one may have reached the bound on the events of one delivery.
-    beside = replace(context, delivery_id=event_id(context.delivery_id, len(context.events)), events=[])
+    beside = replace(context, delivery_id=event_id(context.delivery_id, len(context.events)), events=[], ready=[])
     beside.event(
         Quarantined,
         "agent.payload.quarantined",
@@ -124,6 +124,7 @@ def quarantine(
         severity="warning",
     )
     context.events += beside.events
+    context.ready += beside.ready
     return context.events
 
 

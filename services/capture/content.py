@@ -3,16 +3,15 @@ tenant's key."""
 
 from __future__ import annotations
 
-import binascii
 import hmac
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Literal
-from urllib.parse import unquote_to_bytes
 
 import orjson
 
@@ -23,6 +22,7 @@ from services.capture.facts import extract
 from services.capture.facts.collect import Collector
 from services.capture.redaction import Examined, Finding, Redactor, RulePack, placeholder, truncate
 from services.capture.redaction.redactor import to_bytes
+from services.capture.tokens import tokens
 
 Direction = Literal["input", "output"]
 
@@ -35,7 +35,13 @@ _SLASHES = re.compile("/{2,}")
 _MIN_MASKED = 4
 _NATIVE_VALUE = 1024
 _NATIVE_KEYS = 64
+# So many short texts are mostly the same ones of a session again.
+_FEW = 8
 _MAX_IDENT = 256
+# Results kept for the next delivery of the same value: the end of a call repeats its input.
+_RECENT = 256
+_RECENT_BYTES = 64 * 1024
+_RECENT_SUMMARY = 8192
 
 
 class CaptureLevel(StrEnum):
@@ -72,14 +78,17 @@ class Capture:
     """Turns payload values into what events may hold. Pure; shareable between threads.
 
     Values are not to be changed between two calls that get the same object: the last ones are remembered by identity,
-    so that content and facts of one value cost one search.
+    so that content and facts of one value cost one search. What was made of the last few hundred values is remembered
+    by a hash of the value, so that the input that comes again with the end of a call costs a look-up.
     """
 
     def __init__(self, settings: CaptureSettings, rules: RulePack | None = None) -> None:
         self.settings = settings
         self.redactor = Redactor(settings.hash_key, rules)
-        self._last: tuple[tuple[Any, Examined], ...] = ()
+        self._last: tuple[_Reading, ...] = ()
+        self._recent = _Recent()
         self.ident: Callable[[str], str] = lru_cache(maxsize=8192)(self._ident)
+        self._few = lru_cache(maxsize=1024)(self._native)
 
     # Hashes
 
@@ -106,6 +115,16 @@ class Capture:
 
     def content(self, value: Any, *, direction: Direction) -> Content:
         """Size, hash, redacted summary and findings by kind, by the capture level of the direction."""
+        reading = self._reading(value)
+        key = (direction, reading.key)
+        known: Content | None = self._recent.get(key)
+        if known is None:
+            known = self._content(value, direction)
+            if reading.key is not None and len(known.summary or "") <= _RECENT_SUMMARY:
+                self._recent.put(key, known)
+        return known
+
+    def _content(self, value: Any, direction: Direction) -> Content:
         s = self.settings
         given = direction == "input"
         level = s.level_input if given else s.level_output
@@ -146,9 +165,14 @@ class Capture:
         hash}."""
         if not isinstance(payload, dict):
             payload = {"value": payload}
+        if len(payload) <= _FEW and all(isinstance(v, str) and len(v) <= _MAX_IDENT for v in payload.values()):
+            return dict(self._few(max_bytes, tuple(payload.items())))
+        return self._native(max_bytes, payload.items())
+
+    def _native(self, max_bytes: int, payload: Collection[tuple[Any, Any]]) -> dict[str, Any]:
         kept: dict[str, Any] = {}
         left = max_bytes
-        for n, (key, value) in enumerate(payload.items()):
+        for n, (key, value) in enumerate(payload):
             if n == _NATIVE_KEYS or left <= 0:
                 kept["…"] = f"+{len(payload) - n} fields"
                 break
@@ -167,13 +191,23 @@ class Capture:
     def facts(self, tool_source: str, tool_name: str, value: Any, cwd: str | None) -> Facts:
         """What a call does, from its whole input. Fingerprints cover secrets found and words that could be one
         (value flow)."""
+        reading = self._reading(value)
+        key = (tool_source, tool_name, cwd, reading.key)
+        known: Facts | None = self._recent.get(key)
+        if known is None:
+            known = self._facts(tool_source, tool_name, value, cwd)
+            if reading.key is not None:
+                self._recent.put(key, known)
+        return known
+
+    def _facts(self, tool_source: str, tool_name: str, value: Any, cwd: str | None) -> Facts:
         # A secret in the folder's own name is no secret of the value, so nothing below would look for it.
         to = Collector(self.ident(cwd) if cwd else cwd)
         extract(to, tool_source, tool_name, value)
         done = self._examined(value)
         found = done.findings
         fingerprints = list(dict.fromkeys(f.fingerprint for f in found))
-        for token in _tokens(value):
+        for token in dict.fromkeys(tokens(value)):
             if len(fingerprints) >= MAX_ITEMS:
                 break
             print_ = self.redactor.fingerprint(token)
@@ -247,24 +281,63 @@ class Capture:
 
     # Search
 
+    def _reading(self, value: Any) -> _Reading:
+        for reading in self._last:
+            if reading.value is value:
+                return reading
+        reading = _Reading(value)
+        self._last = (reading, *self._last[:1])
+        return reading
+
     def _examined(self, value: Any) -> Examined:
-        if _size(value, MAX_HASHED_BYTES) is None:
-            return self._examined_large(value, None)
-        return self._remembered(value, lambda: self.redactor.examine(value))
+        reading = self._reading(value)
+        if reading.examined is None:
+            examine = self.redactor.examine
+            reading.examined = self._examined_large(value, None) if reading.large else examine(value)
+        return reading.examined
 
     def _examined_large(self, value: Any, body: bytes | None) -> Examined:
-        return self._remembered(value, lambda: self.redactor.examine_large(_as_it_came(value, body)))
-
-    def _remembered(self, value: Any, examine: Callable[[], Examined]) -> Examined:
-        for known, done in self._last:
-            if known is value:
-                return done
-        done = examine()
-        self._last = ((value, done), *self._last[:1])
-        return done
+        reading = self._reading(value)
+        if reading.examined is None:
+            reading.examined = self.redactor.examine_large(_as_it_came(value, body))
+        return reading.examined
 
     def _sampled(self, digest: str) -> bool:
         return int(digest[-8:], 16) < self.settings.sample_rate * 0x1_0000_0000
+
+
+class _Reading:
+    """What is known of one value. `key`: a hash of its JSON in the order it came, None where that is long or cannot be
+    written; `large`: whether it is searched window by window."""
+
+    __slots__ = ("examined", "key", "large", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.examined: Examined | None = None
+        body = _dumped(value)
+        self.key = blake2b(body, digest_size=16).digest() if body and len(body) <= _RECENT_BYTES else None
+        if isinstance(value, str):
+            self.large = len(value) * 4 > MAX_HASHED_BYTES and len(to_bytes(value)) > MAX_HASHED_BYTES
+        else:
+            self.large = body is None or len(body) > MAX_HASHED_BYTES
+
+
+class _Recent:
+    """Results by key, those put last: _RECENT to twice as many. Threads may share it: each step is one of a dict's
+    own."""
+
+    def __init__(self) -> None:
+        self._young: dict[Any, Any] = {}
+        self._old: dict[Any, Any] = {}
+
+    def get(self, key: Any) -> Any:
+        return self._young.get(key) or self._old.get(key)
+
+    def put(self, key: Any, result: Any) -> None:
+        if len(self._young) >= _RECENT:
+            self._old, self._young = self._young, {}
+        self._young[key] = result
 
 
 _OWN = re.compile(
@@ -302,74 +375,15 @@ def _as_it_came(value: Any, fallback: bytes | None) -> bytes:
         return canonical(value) if fallback is None else fallback
 
 
-def _size(value: Any, limit: int = 1 << 62) -> int | None:
-    """Bytes of a value as JSON; None if it is over the limit or cannot be written (nested too deeply)."""
-    if isinstance(value, str):
-        return len(value) if len(value) * 4 <= limit or len(to_bytes(value)) <= limit else None
+def _size(value: Any) -> int | None:
+    """Length of a text, bytes of anything else as JSON; None if it cannot be written."""
+    written = value if isinstance(value, str) else _dumped(value)
+    return None if written is None else len(written)
+
+
+def _dumped(value: Any) -> bytes | None:
+    """A value as JSON; None if it cannot be written (nested too deeply)."""
     try:
-        size = len(orjson.dumps(value))
+        return orjson.dumps(value)
     except (TypeError, ValueError):
         return None
-    return size if size <= limit else None
-
-
-# Words of an input that could be a secret which an earlier output held under a name that is gone by now.
-_WORD = re.compile(rb"[^\s\x00\"'`]{8,256}")
-_PART = re.compile(rb"[^=&?,;:@/<>(){}\[\]|\\]{8,128}")
-_LETTER, _DIGIT = re.compile(rb"[A-Za-z]"), re.compile(rb"[0-9]")
-_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-]{16,256}={0,2}")
-_HEX = re.compile(rb"(?:[0-9a-fA-F]{2}){8,128}")
-_MAX_TOKEN_TEXT = 16 * 1024
-
-
-def _tokens(value: Any) -> Iterable[bytes]:
-    text = to_bytes(value) if isinstance(value, str) else b"\x00".join(_strings(value))
-    for m in _WORD.finditer(text[:_MAX_TOKEN_TEXT]):
-        word = m.group()
-        parts = [word, *(p for p in _PART.findall(word) if p != word)]
-        for part in (*parts, *(d for p in parts for d in _decoded(p))):
-            if part[:1] not in b"-/~." and _DIGIT.search(part) and _LETTER.search(part):
-                yield part
-
-
-def _decoded(word: bytes) -> Iterable[bytes]:
-    found: list[bytes] = []
-    if b"%" in word:
-        found.append(unquote_to_bytes(word))
-    for pattern, decode in ((_BASE64, _from_base64), (_HEX, binascii.unhexlify)):
-        for run in pattern.findall(word):
-            text = decode(run)
-            if _printable(text):
-                found.append(text.strip())
-    return [part for text in found for part in (text, *_WORD.findall(text), *_PART.findall(text))]
-
-
-def _from_base64(run: bytes) -> bytes:
-    body = run.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
-    body = body[: len(body) - 1] if len(body) % 4 == 1 else body
-    return binascii.a2b_base64(body + b"=" * (-len(body) % 4))
-
-
-def _printable(text: bytes) -> bool:
-    return (
-        text.isascii()
-        and len(text) >= 8
-        and text.decode("ascii").replace("\n", " ").replace("\t", " ").strip().isprintable()
-    )
-
-
-def _strings(value: Any) -> list[bytes]:
-    """Texts of a JSON value, in no particular order, up to what `_tokens` looks at."""
-    found: list[bytes] = []
-    left = _MAX_TOKEN_TEXT
-    stack = [value]
-    while stack and left > 0:
-        node = stack.pop()
-        if isinstance(node, str):
-            found.append(to_bytes(node))
-            left -= len(node)
-        elif isinstance(node, dict):
-            stack.extend(node.values())
-        elif isinstance(node, (list, tuple)):
-            stack.extend(node)
-    return found

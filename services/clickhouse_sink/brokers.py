@@ -31,6 +31,8 @@ async def start_consumer(settings: SinkSettings, say: Say) -> AIOKafkaConsumer:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=4 << 20,
+            # By aiokafka's default of 5 min a partition whose leader has moved could wait so long for its first position.
+            metadata_max_age_ms=5_000,
         ),
         settings,
         say,

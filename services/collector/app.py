@@ -33,18 +33,20 @@ _JSON = "application/json"
 _PEER = struct.Struct("3i")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Peer = socket.socket | None
+"""The socket of a connection, as far as the event loop gives it."""
 
 
 @dataclass(slots=True)
 class Doors:
     """The request handlers around one intake.
 
-    `written` is awaited when something was journalled and before the answer; `ready` says why the collector is not
-    ready; `token` is what callers by TCP must show, None where they need none.
+    `written` is called when something was journalled, and what it gives is awaited before the answer; `ready` says why
+    the collector is not ready; `token` is what callers by TCP must show, None where they need none.
     """
 
     intake: Intake
-    written: Callable[[], Awaitable[None]]
+    written: Callable[[], Awaitable[None] | None]
     ready: Callable[[], list[str]]
     token: str | None = None
 
@@ -78,15 +80,29 @@ class Doors:
         except Exception as error:
             intake.fault(name, size, error)
             taken = True
-        intake.metrics.hooks.labels(name, "socket" if _is_local(request) else "http").inc()
-        if not taken and delivery is not None:
-            return _error(503, f"{intake.refusal}: the journal takes nothing now, spool this delivery")
+        refused = self.settle(_socket(request), name, delivery, size, taken)
+        if refused is not None:
+            return _error(503, refused)
         if taken:
-            await self.written()
-        else:
-            intake.dropped(intake.refusal or "journal", 1, size, {name: 1})
+            await self._written()
         intake.metrics.handler.observe(time.perf_counter() - began)
         return web.Response(body=NEUTRAL_ANSWER, content_type=_JSON)
+
+    def settle(self, connection: Peer, name: str, delivery: str | None, size: int, taken: bool) -> str | None:
+        """Count a hook. Why it is refused, None where it is answered: taken, or its loss remembered for a receipt."""
+        intake = self.intake
+        intake.metrics.hooks.labels(name, "socket" if _is_local(connection) else "http").inc()
+        if taken:
+            return None
+        if delivery is not None:
+            return f"{intake.refusal}: the journal takes nothing now, spool this delivery"
+        intake.dropped(intake.refusal or "journal", 1, size, {name: 1})
+        return None
+
+    async def _written(self) -> None:
+        waiting = self.written()
+        if waiting is not None:
+            await waiting
 
     async def _take(self, runtime: Runtime, delivery: str | None, body: bytes | _Oversized) -> bool:
         now_ms = time.time_ns() // 1_000_000
@@ -121,7 +137,7 @@ class Doors:
         except JournalError as error:
             return _error(503, f"{error}: the journal takes nothing now, send the batch again later")
         finally:
-            await self.written()
+            await self._written()
         refused = [{"index": index, "error": answer} for index, answer in enumerate(answers) if answer is not None]
         accepted = len(batch) - len(refused)
         return _json({"accepted": accepted, "refused": refused}, 200 if accepted or not refused else 422)
@@ -142,6 +158,12 @@ class Doors:
         dump = partial(generate_latest, self.intake.metrics.registry)
         return web.Response(body=await asyncio.to_thread(dump), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    def admits(self, connection: Peer, host: str) -> bool:
+        """Whether a POST without Origin and Authorization may come from there; `_admitted` says why not."""
+        if _is_local(connection):
+            return _peer_uid(connection) in (None, os.getuid(), 0)
+        return not self.token and _is_loopback(host)
+
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who may call: by the socket this user and root; by TCP programs on this machine, with the token where one is
@@ -149,8 +171,9 @@ class Doors:
 
         A web page is refused by what it cannot help sending: another Host (DNS rebinding) or an Origin.
         """
-        if _is_local(request):
-            uid = _peer_uid(request)
+        connection = _socket(request)
+        if _is_local(connection):
+            uid = _peer_uid(connection)
             if uid not in (None, os.getuid(), 0):
                 return _error(403, f"the socket is for the user with id {os.getuid()}, not {uid}")
         elif not _is_loopback(request.host) or "Origin" in request.headers:
@@ -188,21 +211,19 @@ def _error(status: int, text: str) -> web.Response:
     return _json({"error": text}, status)
 
 
-def _socket(request: web.Request) -> socket.socket | None:
-    found: socket.socket | None = request.get_extra_info("socket")
+def _socket(request: web.Request) -> Peer:
+    found: Peer = request.get_extra_info("socket")
     return found
 
 
-def _is_local(request: web.Request) -> bool:
-    connection = _socket(request)
+def _is_local(connection: Peer) -> bool:
     return connection is not None and connection.family == socket.AF_UNIX
 
 
-def _peer_uid(request: web.Request) -> int | None:
+def _peer_uid(connection: Peer) -> int | None:
     """Who is at the other end of the Unix socket; None where the system does not tell (the file's mode guards it
     then).
     """
-    connection = _socket(request)
     if connection is None or not hasattr(socket, "SO_PEERCRED"):
         return None
     uid: int = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]

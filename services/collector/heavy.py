@@ -68,15 +68,19 @@ def prepare(body: bytes, context: Context) -> tuple[Parsed, Capture]:
     """Run in a thread: parse the body and compute what is costly. Returns what `normalise_parsed` needs on the loop."""
     capture = cast(Capture, Remembering(context.capture))
     parsed = parse(body)
-    rehearsal = replace(context, capture=capture, calls=CallTable(), events=[])
+    rehearsal = replace(context, capture=capture, calls=CallTable(), events=[], ready=[])
     normalise_parsed(parsed, rehearsal)
     return parsed, capture
 
 
-async def take(intake: Intake, runtime: Runtime, delivery_id: str | None, body: bytes, now_ms: int) -> bool:
-    """One delivery of any size into the journal; False where the journal does not take it now."""
+async def take(
+    intake: Intake, runtime: Runtime, delivery_id: str | None, body: bytes, now_ms: int, *, kept: bool = False
+) -> bool:
+    """One delivery of any size into the journal; False where the journal does not take it now. `kept` as in
+    `Intake.take`.
+    """
     context = intake.context(runtime, delivery_id, now_ms)
     if len(body) <= HEAVY_BYTES:
-        return intake.take(context, partial(normalise, body))
+        return intake.take(context, partial(normalise, body), kept=kept)
     parsed, context.capture = await asyncio.get_running_loop().run_in_executor(_WORKER, prepare, body, context)
-    return intake.take(context, partial(normalise_parsed, parsed))
+    return intake.take(context, partial(normalise_parsed, parsed), kept=kept)

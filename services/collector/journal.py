@@ -2,7 +2,8 @@
 steps.
 
 One line a delivery, `<crc32 of the rest, 8 hex> <JSON array of events>\n`, so the events of one delivery stand or fall
-together. Segments are named by the epoch and the first seq in them: `0000000003-0000000000000041.jsonl`.
+together. Segments are named by the epoch and the first seq in them: `0000000003-0000000000000041.jsonl`. Where events
+were let go for want of room and a receipt tells so, a line holds `{"dropped": [epoch, first, last]}` in their place.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class Line:
     """One delivery read back. `events` is None where the checksum does not fit: the line was damaged after it was
-    written.
+    written. `dropped` is (epoch, first seq, last seq) of events that are gone and told.
     """
 
     position: Position
     next: Position
     events: list[dict[str, Any]] | None
+    dropped: tuple[int, int, int] | None = None
 
 
 class Journal:
@@ -66,6 +68,8 @@ class Journal:
         self._file: BinaryIO | None = None
         self._end = Position()
         self._dirty = False
+        self.barrier: str | None = None
+        """`read` stops before this segment: it is being written anew."""
         # Segments that are full but not yet on the disk: `sync` sees to them, so that `append` never waits for it.
         self._full: list[BinaryIO] = []
         self._rolled = False
@@ -79,18 +83,30 @@ class Journal:
         return self._end
 
     def open_epoch(self, epoch: int) -> None:
-        """Begin a new segment for this epoch; call it once, after `recover`."""
+        """Begin a new segment for this epoch; call it once, after `recover`. After an OSError `append` tries again."""
+        self._end = Position(_name(epoch, 1))
         private(self.folder)
-        self._roll(epoch, 1)
+        self._open(_name(epoch, 1))
 
     def append(self, events: list[dict[str, Any]], epoch: int, first_seq: int) -> int:
         """Write one delivery's events in one write; returns the bytes written. Raises OSError with the journal
         unchanged.
         """
-        body = orjson.dumps(events)
-        line = b"%08x %b\n" % (zlib.crc32(body), body)
+        return self.put(encode(events), epoch, first_seq)
+
+    def put(self, line: bytes, epoch: int, first_seq: int) -> int:
+        """`append` for a line that is encoded already."""
         if self._file is None or (self._end.offset and self._end.offset + len(line) > self._segment_bytes):
-            self._roll(epoch, first_seq)
+            self._open(_name(epoch, first_seq))
+        return self._write(line)
+
+    def put_back(self, line: bytes) -> int:
+        """`append` for an encoded line whose seqs were given earlier; it goes into the segment there is."""
+        if self._file is None:
+            self._open(self._end.segment)
+        return self._write(line)
+
+    def _write(self, line: bytes) -> int:
         file = self._file
         assert file is not None
         try:
@@ -144,8 +160,7 @@ class Journal:
                     file.close()
             self._file, self._full = None, []
 
-    def _roll(self, epoch: int, first_seq: int) -> None:
-        name = f"{epoch:010d}-{first_seq:016d}{_SUFFIX}"
+    def _open(self, name: str) -> None:
         if (self.folder / name).exists():
             # Its first line failed halfway and could not be cut off then.
             self._cut_torn(name)
@@ -188,6 +203,8 @@ class Journal:
         for name in self.segments():
             if name < position.segment:
                 continue
+            if name == self.barrier:
+                return []
             offset = position.offset if name == position.segment else 0
             with open(self.folder / name, "rb") as file:
                 file.seek(offset)
@@ -196,7 +213,7 @@ class Journal:
                     data += more
             end = data.rfind(b"\n") + 1
             if end:
-                return list(_lines(name, offset, data[:end]))
+                return [line for _, line in parse_lines(name, data[:end], offset)]
         return []
 
     def recover(self, position: Position | None = None) -> Iterator[Line]:
@@ -235,23 +252,51 @@ class Journal:
             cut_torn(file)
 
 
-def _lines(name: str, offset: int, data: bytes) -> Iterator[Line]:
-    for raw in data[:-1].split(b"\n"):
-        after = offset + len(raw) + 1
-        yield Line(Position(name, offset), Position(name, after), decode(raw))
+def encode(content: list[dict[str, Any]] | dict[str, Any]) -> bytes:
+    """A journal line, newline included."""
+    body = orjson.dumps(content)
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def parse_lines(name: str, data: bytes, offset: int = 0) -> Iterator[tuple[bytes, Line]]:
+    """(raw with its newline, line) of whole lines that begin at `offset` of the segment `name`; what follows the last
+    newline is passed over.
+    """
+    for text in data.split(b"\n")[:-1]:
+        raw = text + b"\n"
+        after = offset + len(raw)
+        found = _decode(raw)
+        dropped = _dropped(found)
+        events = [] if dropped else found if isinstance(found, list) else None
+        yield raw, Line(Position(name, offset), Position(name, after), events, dropped)
         offset = after
 
 
-def decode(raw: bytes) -> list[dict[str, Any]] | None:
-    """Events of one journal line without its newline; None where the checksum or the form does not fit."""
-    body = raw[_CRC + 1 :]
+def intact(raw: bytes) -> bool:
+    """Whether a line, its newline included, fits its checksum."""
     try:
-        if int(raw[:_CRC], 16) != zlib.crc32(body):
-            return None
-        events = orjson.loads(body)
-    except (ValueError, orjson.JSONDecodeError):
+        return int(raw[:_CRC], 16) == zlib.crc32(raw[_CRC + 1 : -1])
+    except ValueError:
+        return False
+
+
+def _decode(raw: bytes) -> Any:
+    """The content of a line; None where the checksum or the form does not fit."""
+    try:
+        return orjson.loads(raw[_CRC + 1 : -1]) if intact(raw) else None
+    except orjson.JSONDecodeError:
         return None
-    return events if isinstance(events, list) else None
+
+
+def _dropped(content: Any) -> tuple[int, int, int] | None:
+    match content:
+        case {"dropped": [int(epoch), int(first), int(last)]}:
+            return epoch, first, last
+    return None
+
+
+def _name(epoch: int, first_seq: int) -> str:
+    return f"{epoch:010d}-{first_seq:016d}{_SUFFIX}"
 
 
 def _private(path: str, flags: int) -> int:

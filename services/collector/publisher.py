@@ -50,6 +50,8 @@ class Publisher:
         # A pointer ahead of the journal (which was lost or put back) would wait for lines that never come.
         self.position = min(position, journal.end)
         self._saved = (position, self.published)
+        self._unsaved = False
+        self._reading = ""
         self._read = self.published
         self.caught_up = asyncio.Event()
 
@@ -75,33 +77,48 @@ class Publisher:
             # One batch for what comes together.
             await asyncio.sleep(_GATHER_S)
 
-    async def save(self) -> None:
-        """Write the pointer file if it has changed; in a thread."""
+    @property
+    def saved(self) -> Position:
+        """Where a start after a crash begins."""
+        return self._saved[0]
+
+    @property
+    def segments(self) -> set[str]:
+        """Segments that a position points into or whose events are under way."""
+        return {self.position.segment, self.saved.segment, self._reading}
+
+    async def save(self) -> bool:
+        """Write the pointer file if it has changed, in a thread; whether it is as of this call."""
         now = (self.position, self.published)
         if now == self._saved:
-            return
+            return True
         (epoch, seq), data = self.published, self.position.to_json()
         try:
             dump = orjson.dumps({"position": data, "epoch": epoch, "seq": seq})
             await asyncio.to_thread(write_atomic, self._pointer, dump)
-            self._saved = now
+            self._saved, self._unsaved = now, False
+            return True
         except OSError as error:
-            log.warning("cannot save %s (%s); records will repeat after a restart", self._pointer, error.strerror)
+            if not self._unsaved:
+                self._unsaved = True
+                log.warning("cannot save %s (%s); records will repeat after a restart", self._pointer, error.strerror)
+            return False
 
     async def _step(self) -> bool:
         lines = self._journal.read(self.position, _BATCH_BYTES)
         if not lines:
             return False
+        self._reading = lines[0].position.segment
         events = [event for line in lines for event in self._checked(line)]
         if events:
             await self._deliver(events)
-            self.published = self._read
             self._metrics.published.labels(self.sink.name).inc(len(events))
+        self.published = self._read
         self.position = lines[-1].next
         return True
 
     def _checked(self, line: Line) -> list[dict[str, Any]]:
-        """The line's events; a gap before them is told."""
+        """The line's events; a gap before them is told. What was dropped is passed over: its receipt is in the journal."""
         if line.events is None:
             self._damaged.append(line.position)
             log.error(
@@ -110,14 +127,19 @@ class Publisher:
                 line.position.offset,
             )
             return []
+        if line.dropped:
+            epoch, first, last = line.dropped
+            self._pass(gaps_between(self._read, {"epoch": epoch, "seq": first}), (epoch, last))
         for event in line.events:
             producer = event["producer"]
-            gaps = gaps_between(self._read, producer)
-            if gaps or self._damaged:
-                self._lost(gaps, self._damaged)
-                self._damaged = []
-            self._read = (producer["epoch"], producer["seq"])
+            self._pass(gaps_between(self._read, producer), (producer["epoch"], producer["seq"]))
         return line.events
+
+    def _pass(self, gaps: list[SeqRange], stamp: tuple[int, int]) -> None:
+        if gaps or self._damaged:
+            self._lost(gaps, self._damaged)
+            self._damaged = []
+        self._read = stamp
 
     async def _deliver(self, events: list[dict[str, Any]]) -> None:
         tries = 0

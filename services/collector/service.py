@@ -9,10 +9,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -23,17 +23,24 @@ from services.adapters.registry import ADAPTERS
 from services.capture.content import Capture
 from services.collector import spool
 from services.collector.app import Doors
+from services.collector.drops import finish
 from services.collector.files import private, write_atomic
 from services.collector.heavy import take
+from services.collector.hot import Runner
 from services.collector.intake import Identity, Intake, replay_into
 from services.collector.journal import KEEP_BYTES, SEGMENT_BYTES, Journal, Position
+from services.collector.losses import Losses, told
 from services.collector.metrics import Metrics
 from services.collector.publisher import Publisher, read_pointer
+from services.collector.reserve import RESERVE_BYTES, CounterPage, Reserve, stamp
+from services.collector.room import Room
 from services.collector.sinks import Sink
-from services.collector.state import Seen, Snapshot, freeze_snapshot, hold, load_snapshot, next_epoch
+from services.collector.state import Gap, Seen, Snapshot, freeze_snapshot, hold, load_snapshot, next_epoch
 from services.forwarder.protocol import Drops
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HEARTBEAT_S = 10.0
 SNAPSHOT_S = 60.0
@@ -77,13 +84,16 @@ class Collector:
         self.journal = Journal(settings.folder / "journal", min(SEGMENT_BYTES, settings.journal_max_bytes // 8))
         self._snapshot_path = settings.folder / "snapshot.json"
         self._kept = Position()
-        self._gaps: set[tuple[int, int, int] | Position] = set()
+        self._gaps: set[Gap] = set()
         self._odd: set[str] = set()
         self._sync_problem: str | None = None
         self.intake = self._recover()
         self.publishers = [
             Publisher(self.journal, sink, self._pointer(sink), self.metrics, self._lost) for sink in settings.sinks
         ]
+        self._room = Room(self.journal, self.intake, self.publishers, self._sync)
+        self._crowded = False
+        self._nudge = asyncio.Event()
         self._started = time.monotonic()
         self._stop = asyncio.Event()
         self.port = 0
@@ -97,7 +107,7 @@ class Collector:
         for sink in self.settings.sinks:
             await sink.start()
         doors = Doors(self.intake, self._written, self.not_ready, self.settings.token)
-        runner = web.AppRunner(doors.app(), access_log=None, shutdown_timeout=ANSWERS_S)
+        runner = Runner(doors, access_log=None, shutdown_timeout=ANSWERS_S)
         await runner.setup()
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -120,6 +130,7 @@ class Collector:
     def stop(self) -> None:
         """Ask `run` to end in order."""
         self._stop.set()
+        self._nudge.set()
 
     def not_ready(self) -> list[str]:
         """Why events are not flowing; empty when they are."""
@@ -128,6 +139,8 @@ class Collector:
         ]
         if self.intake.refusal:
             reasons.append(f"the journal takes no events ({self.intake.refusal})")
+        elif self.intake.problem:
+            reasons.append(f"the journal takes no events ({self.intake.problem}); only what must not be lost is kept")
         if self._sync_problem:
             reasons.append(f"the journal cannot be synced ({self._sync_problem})")
         return reasons
@@ -140,36 +153,63 @@ class Collector:
         if snapshot is None:
             snapshot = Snapshot(Position(), 0, 0, CallTable(), Seen())
         self._kept = snapshot.position
+        self._gaps = snapshot.told
+        reserve = Reserve(settings.folder / "reserve", min(RESERVE_BYTES, settings.journal_max_bytes // 16))
         pointers = [read_pointer(self._pointer(sink)) for sink in settings.sinks]
         segments = [*self.journal.segments(), *(position.segment for position, _ in pointers)]
         used = [snapshot.epoch, *(epoch for _, (epoch, _) in pointers), *map(_epoch_of, segments)]
-        identity = Identity(*next_epoch(settings.folder, max(used)))
+        identity = Identity(*_with_spare(reserve, lambda: next_epoch(settings.folder, max(used))))
         # What a sink has, the journal once had, whatever happened to its last lines since.
         for epoch, seq in ((snapshot.epoch, snapshot.seq), *(published for _, published in pointers)):
             identity.follows(epoch, seq)
         lines = damaged = 0
+        rewrites: set[str] = set()
+        last = (0, 0)
         for line in self.journal.recover(snapshot.position):
             if line.events is None:
                 damaged += 1
+            elif line.dropped:
+                identity.follows(line.dropped[0], line.dropped[2])
             else:
+                replay_into(snapshot.calls, snapshot.seen, identity, line.events)
+                for event in line.events:
+                    if event["event_name"] == "producer.dropped":
+                        self._gaps.update(told(event))
+                        rewrites.add(event.get("native", {}).get("rewrite", ""))
+                last = stamp(line.events[-1])
+                lines += 1
+        finish(self.journal.folder, rewrites)
+        for line in reserve.load(last):
+            # What the snapshot has is not folded in twice.
+            if line.events and stamp(line.events[-1]) > (snapshot.epoch, snapshot.seq):
                 replay_into(snapshot.calls, snapshot.seen, identity, line.events)
                 lines += 1
         if lines or damaged:
             log.info("recovered %d deliveries from the journal; %d lines were damaged", lines, damaged)
-        self.journal.open_epoch(identity.epoch)
-        return Intake(
+        losses = Losses(CounterPage(settings.folder / "counters"), self.metrics)
+        losses.load(snapshot.seen.__contains__)
+        intake = Intake(
             journal=self.journal,
             calls=snapshot.calls,
             seen=snapshot.seen,
             identity=identity,
             capture=settings.capture,
             metrics=self.metrics,
+            losses=losses,
+            reserve=reserve,
+            spool_helps=_device(settings.spool) != _device(settings.folder),
             tenant_id=settings.tenant_id,
             workspace_id=settings.workspace_id,
             labels=settings.labels,
             max_bytes=settings.journal_max_bytes,
-            journal_bytes=self.journal.size(),
         )
+        try:
+            self.journal.open_epoch(identity.epoch)
+        except OSError as error:
+            log.error("journal %s cannot be written: %s", self.journal.folder, error.strerror)
+        intake.journal_bytes = self.journal.size()
+        intake.begin()
+        return intake
 
     async def _open_doors(self, runner: web.AppRunner) -> None:
         settings = self.settings
@@ -205,20 +245,28 @@ class Collector:
 
     # while it runs
 
-    async def _written(self) -> None:
-        """Something is in the journal: on the disk first where that was asked for, then to the sinks."""
+    def _written(self) -> Awaitable[None] | None:
+        """Something is in the journal: to the sinks, after it is on the disk where that was asked for."""
         if self.settings.fsync_before_answer:
-            await self._sync()
+            return self._sync_first()
+        self._wake()
+        return None
+
+    async def _sync_first(self) -> None:
+        await self._sync()
         self._wake()
 
     def _wake(self) -> None:
         for publisher in self.publishers:
             publisher.wake()
+        if self._room.needed and not self._crowded:
+            self._crowded = True
+            self._nudge.set()
 
     async def _sync(self) -> bool:
         """Whether all that was journalled is on the disk."""
         try:
-            await asyncio.to_thread(self.journal.sync)
+            await asyncio.to_thread(self._sync_all)
         except OSError as error:
             if self._sync_problem is None:
                 log.error("journal %s cannot be synced: %s", self.journal.folder, error.strerror)
@@ -228,6 +276,11 @@ class Collector:
         self._sync_problem = None
         return True
 
+    def _sync_all(self) -> None:
+        self.journal.sync()
+        self.intake.reserve.sync()
+        self.intake.losses.page.sync()
+
     def _lost(self, gaps: list[SeqRange], damaged: list[Position]) -> None:
         """A publisher met a gap in the journal; the first one to meet it has it told."""
         ranges = [gap for gap in gaps if (gap.epoch, gap.first, gap.last) not in self._gaps]
@@ -235,10 +288,10 @@ class Collector:
         self._gaps.update((gap.epoch, gap.first, gap.last) for gap in ranges)
         self._gaps.update(lines)
         if ranges:
-            self.intake.lost("journal_damaged", ranges)
+            self.intake.losses.lost(ranges)
         elif lines and not gaps:
             # Damaged lines at an epoch's end: nobody knows which seqs they held.
-            self.intake.dropped("journal_damaged", len(lines), 0)
+            self.intake.losses.lost_lines(lines)
         self.intake.settle(_now_ms())
 
     async def _housekeeping(self) -> None:
@@ -261,13 +314,16 @@ class Collector:
                     self.metrics.failures.labels("housekeeping").inc()
                     log.error("housekeeping: %s", _said(error))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), TICK_S)
+                await asyncio.wait_for(self._nudge.wait(), TICK_S)
+            self._nudge.clear()
 
     async def _tick(self) -> None:
-        if self.journal.dirty:
+        if self.journal.dirty or self.intake.reserve.dirty or self.intake.losses.page.dirty:
             await self._sync()
-        if self.intake.refusal:
+        if self.intake.refusal or self.intake.problem or self._room.needed:
             await self._make_room()
+        self._crowded = self._room.needed
+        self.intake.reserve.allocate()
         await self._take_drops()
         while not self._stop.is_set() and await self._drain_spool():
             pass
@@ -280,16 +336,21 @@ class Collector:
         self._heartbeat()
 
     async def _make_room(self) -> None:
-        """The journal is at its bound or its disk is full: let go of all that every sink has, then try to write."""
+        """The journal nears its bound or its disk is full: let go of all that every sink has, then of the least of the
+        rest; then try to write.
+        """
         await self._snapshot(keep_bytes=0)
+        if self._room.needed:
+            await self._room.make(self._kept)
         if self.intake.problem:
+            self.intake.resume()
             self._heartbeat()
 
     async def _drain_spool(self) -> bool:
         """One round; whether there may be more to take at once."""
         taken: list[Path] = []
         for path in await asyncio.to_thread(self._spooled):
-            if len(taken) == DRAIN_FILES or self.intake.refusal or self._stop.is_set():
+            if len(taken) == DRAIN_FILES or self.intake.refusal or self.intake.problem or self._stop.is_set():
                 break
             if await self._drain_one(path):
                 taken.append(path)
@@ -325,7 +386,7 @@ class Collector:
             self._say_once(path, f"cannot be read ({error.strerror}); it stays")
             return False
         try:
-            return await take(self.intake, ADAPTERS[runtime].runtime, item.delivery_id, item.body, _now_ms())
+            return await take(self.intake, ADAPTERS[runtime].runtime, item.delivery_id, item.body, _now_ms(), kept=True)
         except Exception as error:
             self.intake.fault(runtime, len(item.body), error)
             with contextlib.suppress(OSError):
@@ -375,7 +436,7 @@ class Collector:
         epoch = self.intake.identity.epoch
         published = min((p.published[1] if p.published[0] == epoch else 0 for p in self.publishers), default=0)
         # A gap that no receipt names yet is not published.
-        gaps = [gap.first - 1 for gap in self.intake.unaccounted() if gap.epoch == epoch]
+        gaps = [gap.first - 1 for gap in self.intake.losses.unaccounted() if gap.epoch == epoch]
         through = min([published, *gaps])
         uptime = int((time.monotonic() - self._started) * 1000)
         self.intake.own(Heartbeat, "producer.heartbeat", _now_ms(), published_through=through, uptime_ms=uptime)
@@ -383,12 +444,15 @@ class Collector:
 
     async def _snapshot(self, keep_bytes: int | None = None) -> None:
         """Save the state, then delete segments that neither it nor a sink needs, but for the newest `keep_bytes`."""
+        if self._room.unfinished:
+            return
         intake, settings = self.intake, self.settings
         position = self.journal.end
         try:
             if position != self._kept:
                 identity = intake.identity
-                frozen = freeze_snapshot(Snapshot(position, identity.epoch, identity.seq, intake.calls, intake.seen))
+                told = self._gaps - intake.losses.untold()
+                frozen = freeze_snapshot(Snapshot(position, *identity.last, intake.calls, intake.seen, told))
                 if await self._sync():
                     await asyncio.to_thread(lambda: write_atomic(self._snapshot_path, frozen()))
                     self._kept = position
@@ -399,7 +463,11 @@ class Collector:
                 log.warning("snapshot %s cannot be written: %s", self._snapshot_path, error.strerror)
         if keep_bytes is None:
             keep_bytes = min(KEEP_BYTES, settings.journal_max_bytes // 4)
-        free = min([self._kept, *(publisher.position for publisher in self.publishers)])
+        for publisher in self.publishers:
+            # A pointer to a segment that is gone would have what was published told as lost.
+            if not await publisher.save() and intake.reserve.spare():
+                await publisher.save()
+        free = min([self._kept, *(publisher.saved for publisher in self.publishers)])
         if self.journal.drop_before(free, keep_bytes):
             intake.journal_bytes = self.journal.size()
 
@@ -428,6 +496,7 @@ class Collector:
             self.journal.close()
         except OSError as error:
             log.error("journal %s cannot be synced: %s", self.journal.folder, error.strerror)
+        self.intake.close()
         self._lock.close()
 
     async def _publish_rest(self) -> bool:
@@ -444,6 +513,21 @@ class Collector:
 
 def _epoch_of(segment: str) -> int:
     return int(segment[:10]) if segment[:10].isdigit() else 0
+
+
+def _with_spare(reserve: Reserve, write: Callable[[], T]) -> T:
+    """`write`, which on a full disk may have a little of the reserve's room."""
+    try:
+        return write()
+    except OSError:
+        if not reserve.spare():
+            raise
+        return write()
+
+
+def _device(path: Path) -> int:
+    """The file system that a path is or will be on."""
+    return next(level for level in (path, *path.parents) if level.exists()).stat().st_dev
 
 
 def _said(error: Exception) -> str:

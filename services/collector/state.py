@@ -4,14 +4,15 @@ published.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import orjson
 
@@ -49,15 +50,22 @@ def delivery_key(event: Mapping[str, Any]) -> str:
     return str(event["event_id"])[:-4]
 
 
+Gap: TypeAlias = tuple[int, int, int] | Position
+"""(epoch, first, last) of lost seqs, or where a damaged line is."""
+
+
 @dataclass(slots=True)
 class Snapshot:
-    """State as of a journal position: everything before it is folded in."""
+    """State as of a journal position: everything before it is folded in. `told` are the ranges and lines of damage whose
+    receipts are in the journal, so that no reader has them told again.
+    """
 
     position: Position
     epoch: int
     seq: int
     calls: CallTable
     seen: Seen
+    told: set[Gap] = field(default_factory=set)
 
 
 def load_snapshot(path: Path) -> Snapshot | None:
@@ -72,6 +80,7 @@ def load_snapshot(path: Path) -> Snapshot | None:
             data["seq"],
             CallTable.load(data["calls"]),
             Seen(data["seen"]),
+            {_gap(item) for item in data.get("told", ())},
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -81,7 +90,12 @@ def freeze_snapshot(snapshot: Snapshot) -> Callable[[], bytes]:
     """The snapshot as of now; the result, called in any thread, gives the file that `load_snapshot` reads."""
     calls, seen = snapshot.calls.freeze(), snapshot.seen.dump()
     rest = {"position": snapshot.position.to_json(), "epoch": snapshot.epoch, "seq": snapshot.seq, "seen": seen}
+    rest["told"] = [gap.to_json() if isinstance(gap, Position) else gap for gap in snapshot.told]
     return lambda: orjson.dumps(rest | {"calls": orjson.Fragment(calls())})
+
+
+def _gap(item: Any) -> Gap:
+    return Position.from_json(item) if isinstance(item[0], str) else (int(item[0]), int(item[1]), int(item[2]))
 
 
 def next_epoch(folder: Path, used: int) -> tuple[str, int]:
@@ -119,7 +133,9 @@ def hold(folder: Path) -> BinaryIO:
             f"another collector (pid {holder}) has the journal in {folder}; stop it, or set AGENTTRACE_HOME to another folder",
             exit_code=os.EX_TEMPFAIL,
         ) from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n".encode())
-    file.flush()
+    with contextlib.suppress(OSError):
+        # The lock is what counts; a full disk only costs the next one the name of its holder.
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n".encode())
+        file.flush()
     return file

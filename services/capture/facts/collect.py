@@ -6,6 +6,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 from schemas.facts import MAX_ITEMS, Command, Facts, Host, PathFact, PathKind
@@ -57,6 +58,16 @@ def normalise(path: str, cwd: str | None) -> str:
         path = f"{cwd}/{path}"
     path = posixpath.normpath(path) if path else path
     return path if len(path) <= MAX_PATH else "…" + path[1 - MAX_PATH :]
+
+
+@lru_cache(maxsize=4096)
+def _command(argv0: str, sub: str | None, flags: tuple[str, ...]) -> Command:
+    return Command(argv0=argv0, sub=sub, flags=flags)
+
+
+@lru_cache(maxsize=4096)
+def _path(path: str, kind: PathKind) -> PathFact:
+    return PathFact(path=path, kind=kind)
 
 
 class Collector:
@@ -141,8 +152,8 @@ class Collector:
                 for h in hosts
             ]
         return Facts(
-            commands=tuple(Command(argv0=a, sub=s, flags=f) for a, s, f in commands),
-            paths=tuple(PathFact(path=masked(p), kind=k) for p, k in paths),
+            commands=tuple(_command(*c) for c in commands),
+            paths=tuple(_path(masked(p), k) for p, k in paths),
             hosts=tuple(hosts),
             secret_kinds=kinds[:MAX_ITEMS],
             fingerprints=fingerprints[:MAX_ITEMS],

@@ -21,6 +21,7 @@ from services.capture.facts.argv import (
 )
 from services.capture.facts.collect import Collector
 from services.capture.facts.packages import install
+from services.capture.facts.plain import plain
 from services.capture.facts.shell import Redirect, Simple, Word, parse
 from services.capture.facts.tables import (
     DECODERS,
@@ -83,16 +84,14 @@ class Interpreter:
         if self._texts < 0:
             self.to.truncated = True
             return
-        parsed = parse(text, self._variables)
-        self.to.truncated |= parsed.truncated
-        if (
-            feed is not None
-            and parsed.commands
-            and parsed.commands[0].stdin is None
-            and parsed.commands[0].text is None
-        ):
-            parsed.commands[0].stdin, parsed.commands[0].text = feed.stdin, feed.text
-        self.todo.extend(reversed(parsed.commands))
+        commands = plain(text)
+        if commands is None:
+            parsed = parse(text, self._variables)
+            self.to.truncated |= parsed.truncated
+            commands = parsed.commands
+        if feed is not None and commands and commands[0].stdin is None and commands[0].text is None:
+            commands[0].stdin, commands[0].text = feed.stdin, feed.text
+        self.todo.extend(reversed(commands))
 
     def _drain(self) -> None:
         while self.todo:

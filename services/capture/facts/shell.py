@@ -249,17 +249,22 @@ class _Reader:
             self._stack.extend(later)
             return
         op = ""
+        target: Word | None = None
         for child in node.children:
             if child.type == "file_descriptor":
                 continue
             if not child.is_named and not op:
                 op = child.type
                 continue
-            target = self._word(child)
+            word = self._word(child)
             if kind == "herestring_redirect":
-                command.text = target.text
-            else:
+                command.text = word.text
+            elif target is None:
+                target = word
                 command.redirects.append(Redirect(op, target))
+            else:
+                # The grammar counts all that follows as targets: `rm >log -rf x`.
+                command.argv.append(word)
 
     def _command(self, node: Node, task: _Task) -> None:
         command = Simple(stdin=task.feed.last if task.feed is not None else None)

@@ -68,8 +68,15 @@ class Scanner:
         return merge(every)
 
     def may_hold(self, serialised: bytes) -> bool:
-        """Whether JSON bytes hold a secret that can be seen without taking the JSON apart."""
-        return bool(self._find(serialised, 0))
+        """Whether JSON bytes, written without blanks, hold a secret that can be seen without taking the JSON apart."""
+        # All escapes undone: what texts without a backslash of their own say. The others are also read as they stand;
+        # no text can hold `","` unescaped.
+        texts = views.unescaped(serialised)
+        if b"\\\\" in serialised:
+            stand = b"\x00".join(part for part in serialised.split(b'","') if b"\\\\" in part)
+            if self._find(stand, 0, escapes=False):
+                return True
+        return bool(self._find(texts, 0))
 
     def scan_large(self, text: bytes) -> Iterator[Found]:
         """As `scan`, window by window, with offsets of the whole; a secret longer than OVERLAP / 2 may be found in
@@ -102,7 +109,7 @@ class Scanner:
             )
         return found
 
-    def _find(self, text: bytes, depth: int) -> list[Found]:
+    def _find(self, text: bytes, depth: int, *, escapes: bool = True) -> list[Found]:
         hits = self._gate.hits(text)
         if not hits:
             return []
@@ -112,7 +119,7 @@ class Scanner:
         for hit, ends in hits.items():
             if hit >= 0:
                 found += self._spans(self._rules[hit], text, ends)
-            elif depth < MAX_DEPTH:
+            elif depth < MAX_DEPTH and (escapes or hit != ESCAPE):
                 found += self._behind(hit, text, ends, depth + 1)
         return found
 

@@ -1,13 +1,15 @@
-"""Runs one Kafka node on the loopback, broker and KRaft controller in one JVM, from a folder of its own."""
+"""Runs a Kafka node on the loopback, broker and KRaft controller in one JVM, from a folder of its own."""
 
 from __future__ import annotations
 
 import base64
 import os
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UserError
@@ -16,15 +18,15 @@ from services.embedded.kafka.jars import ensure_jars
 from services.embedded.kafka.probe import brokers_alive
 from services.embedded.launcher import Launcher
 from services.embedded.part import Part
-from services.embedded.pidfile import write_private
+from services.embedded.pidfile import start_mark, wait_ended, write_private
 
-_NODE_ID = 1
 _PROPERTIES = "server.properties"
+META = Path("data", "meta.properties")
+"""Where, below its folder, a node's storage says to which cluster it belongs."""
 
-# One node holds one replica of everything. Paths are relative to the state folder, the JVM's working
+# Paths are relative to the state folder, the JVM's working
 # directory, since a comma in one would end it and a properties file has no good way to hold other alphabets.
 _SETTINGS = {
-    "node.id": _NODE_ID,
     "process.roles": "broker,controller",
     "inter.broker.listener.name": "CLIENT",
     "controller.listener.names": "CONTROLLER",
@@ -32,13 +34,8 @@ _SETTINGS = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
-    "offsets.topic.replication.factor": 1,
     "transaction.state.log.num.partitions": 4,
-    "transaction.state.log.replication.factor": 1,
-    "transaction.state.log.min.isr": 1,
     "share.coordinator.state.topic.num.partitions": 4,
-    "share.coordinator.state.topic.replication.factor": 1,
-    "share.coordinator.state.topic.min.isr": 1,
     # After kill -9 a broker may come back only when its old session has run out: 9 s by default.
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,
@@ -63,10 +60,34 @@ _JVM_OPTIONS = (
 )
 
 
+def new_cluster_id() -> str:
+    """A cluster id as Kafka makes them: 16 random bytes in base64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The nodes of one cluster: `voters` has each node's id and the port of its controller."""
+
+    cluster_id: str
+    voters: Mapping[int, int]
+
+    def replication(self) -> dict[str, object]:
+        """Broker settings: a replica of everything on three nodes, two of which must have what is acknowledged."""
+        replicas = min(len(self.voters), 3)
+        in_sync = min(replicas, 2)
+        settings: dict[str, object] = {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
+        settings["offsets.topic.replication.factor"] = replicas
+        for topic in ("transaction.state.log", "share.coordinator.state.topic"):
+            settings |= {f"{topic}.replication.factor": replicas, f"{topic}.min.isr": in_sync}
+        return settings
+
+
 class KafkaBroker(Launcher):
     """Apache Kafka on 127.0.0.1, its data under `state_dir`. Acknowledged records survive kill -9, not a power cut.
 
-    Topics are not made by use. `sasl_users` (name → password) adds a second listener that wants SASL/PLAIN.
+    Topics are not made by use. `sasl_users` (name → password) adds a second listener that wants SASL/PLAIN. Without
+    a `quorum` it is a cluster of its own; with one it is the member `node_id` and serves once most members run.
     """
 
     name = "kafka"
@@ -78,11 +99,15 @@ class KafkaBroker(Launcher):
         port: int | None = None,
         heap_mb: int = 512,
         sasl_users: Mapping[str, str] | None = None,
+        quorum: Quorum | None = None,
+        node_id: int = 1,
     ) -> None:
         super().__init__(state_dir, port=port)
         self._heap_mb = heap_mb
         self._sasl_users = dict(sasl_users or {})
         self._sasl_port: int | None = None
+        self._quorum = quorum
+        self._node_id = node_id
 
     @property
     def bootstrap(self) -> str:
@@ -100,21 +125,32 @@ class KafkaBroker(Launcher):
         """Start the broker and return once it serves; see Launcher.start. The first start downloads the jars."""
         super().start(timeout_s)
 
+    def kill(self) -> None:
+        """kill -9, for tests of what a crash does; returns when it has ended. `start` runs it again from its folder."""
+        pid = self.pid
+        mark = start_mark(pid) if pid is not None else None
+        if pid is None or mark is None:
+            raise RuntimeError(f"{self.name} does not run")
+        os.kill(pid, signal.SIGKILL)
+        wait_ended(pid, mark, 10)
+        self.stop()
+
     def _prepare(self, port: int) -> Part:
         folder = self.state_dir
+        quorum = self._quorum or Quorum(new_cluster_id(), {self._node_id: free_port()})
         env = {"CLASSPATH": os.pathsep.join(map(str, ensure_jars()))}
         # A JVM that was killed leaves the native libraries it had unpacked.
         shutil.rmtree(folder / "jvm-tmp", ignore_errors=True)
         (folder / "jvm-tmp").mkdir(mode=0o700)
-        write_private(folder / _PROPERTIES, self._properties(port))
-        if not (folder / "data" / "meta.properties").exists():
-            self._format(folder, env)
+        write_private(folder / _PROPERTIES, self._properties(port, quorum))
+        if not (folder / META).exists():
+            self._format(folder, env, quorum.cluster_id)
         return Part(
             self.name,
             [*self._java(), "kafka.Kafka", _PROPERTIES],
             env=env,
             cwd=folder,
-            ready=lambda: brokers_alive(LOOPBACK, port) > 0,
+            ready=lambda: self._node_id in brokers_alive(LOOPBACK, port),
         )
 
     def _java(self) -> list[str]:
@@ -122,9 +158,9 @@ class KafkaBroker(Launcher):
 
         return [str(JAVA), f"-Xmx{self._heap_mb}m", *_JVM_OPTIONS]
 
-    def _properties(self, port: int) -> str:
-        listeners = {"CLIENT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", free_port())}
-        settings: dict[str, object] = dict(_SETTINGS)
+    def _properties(self, port: int, quorum: Quorum) -> str:
+        listeners = {"CLIENT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", quorum.voters[self._node_id])}
+        settings: dict[str, object] = {"node.id": self._node_id, **_SETTINGS, **quorum.replication()}
         if self._sasl_users:
             self._sasl_port = free_port()
             listeners["SASL"] = ("SASL_PLAINTEXT", self._sasl_port)
@@ -138,12 +174,11 @@ class KafkaBroker(Launcher):
             "listeners": ",".join(addresses.values()),
             "advertised.listeners": ",".join(at for name, at in addresses.items() if name != "CONTROLLER"),
             "listener.security.protocol.map": ",".join(f"{n}:{protocol}" for n, (protocol, _) in listeners.items()),
-            "controller.quorum.voters": f"{_NODE_ID}@{LOOPBACK}:{listeners['CONTROLLER'][1]}",
+            "controller.quorum.voters": ",".join(f"{node}@{LOOPBACK}:{at}" for node, at in quorum.voters.items()),
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
-    def _format(self, folder: Path, env: Mapping[str, str]) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    def _format(self, folder: Path, env: Mapping[str, str], cluster_id: str) -> None:
         # One argument: an id that begins with a dash would be taken for an option.
         tool = [*self._java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", _PROPERTIES]
         try:

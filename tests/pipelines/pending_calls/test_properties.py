@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.pending_calls.call import pack
+from pipelines.pending_calls.call import rank
 from pipelines.pending_calls.operator import GRACE_MS, PendingCalls
 from pipelines.pending_calls.ttl import Ttls
 from pipelines.runtime.port import LATENESS_MS, CanonicalSet, Event, Record
@@ -49,7 +49,7 @@ def oracle(history: History) -> dict[str, dict[str, Any]]:
         starts = [(at, body) for at, body in records if body["event_name"] == "tool.call.started"]
         if not starts:
             continue
-        begin, start = min(starts, key=lambda item: (item[0], pack(item[1])))
+        begin, start = min(starts, key=lambda item: (item[0], rank(item[1])))
         ttl = SLOW_TTL_MS if start["agent_runtime"] == "codex" else TTL_MS
         deadline, waiting = begin + ttl, False
         asks = [(at, body) for at, body in records if "approval" in body["event_name"]]
@@ -201,5 +201,5 @@ def test_any_order_within_the_lateness_bound(history: History, rng: Random, thro
 def emptied(calls: PendingCalls) -> bytes:
     """The dump of an operator that has forgotten everything but its counters and the time."""
     state = orjson.loads(calls.dump())
-    assert state["calls"] == state["sessions"] == state["ended"] == []
+    assert state["ids"] == state["ends"] == state["ended"] == []
     return calls.dump()

@@ -25,8 +25,10 @@ def start(broker: Broker, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts worker processes, which end with the test."""
     started: list[Process] = []
 
-    def start(ttl_ms: int = 2000, port: int | None = None, broker: Broker = broker) -> Process:
-        process = Process(broker, tmp_path / f"worker{len(started)}.log", ttl_ms, port or free_port())
+    def start(
+        ttl_ms: int = 2000, port: int | None = None, broker: Broker = broker, operators: str = "pairs"
+    ) -> Process:
+        process = Process(broker, tmp_path / f"worker{len(started)}.log", ttl_ms, port or free_port(), operators)
         started.append(process)
         return process
 

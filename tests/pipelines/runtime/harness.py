@@ -10,14 +10,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import orjson
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
+from pipelines.replay import canonical_of_topics
 from pipelines.runtime.port import CanonicalSet, Event
-from schemas.topics import DLQ, INPUT_TOPICS, RISK_FINDING, TOOL_CALL_DERIVED, TOPIC_OF_EVENT, TOPICS
+from schemas.topics import DLQ, INPUT_TOPICS, TOPIC_OF_EVENT, TOPICS
 
 PARTITIONS = 2
 ROOT = Path(__file__).parents[3]
@@ -30,6 +32,11 @@ class Broker:
         self.bootstrap = bootstrap
         self.prefix = prefix
         self._producer: AIOKafkaProducer | None = None
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """What a client takes."""
+        return {"bootstrap_servers": self.bootstrap}
 
     async def create(self, leave_out: Sequence[str] = ()) -> None:
         """Make all topics of the table."""
@@ -65,17 +72,26 @@ class Broker:
         finally:
             await admin.close()
 
-    async def publish(self, events: Sequence[Event | tuple[str, bytes]], partition: int = 0) -> None:
-        """Append to a partition of each event's topic, in order; a (topic, value) goes as it is."""
+    async def publish(
+        self, events: Sequence[Event | tuple[str, bytes]], partition: int = 0, times: Sequence[int | None] = ()
+    ) -> None:
+        """Append to a partition of each event's topic, in order; a (topic, value) goes as it is.
+
+        `times` are log times (ms) for topics where the producer sets them.
+        """
         if self._producer is None:
             self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, enable_idempotence=True, linger_ms=2)
             await self._producer.start()
         waiting = []
-        for event in events:
+        for event, time_ms in zip_longest(events, times):
             topic, value = (
                 event if isinstance(event, tuple) else (TOPIC_OF_EVENT[event["event_name"]], orjson.dumps(event))
             )
-            waiting.append(await self._producer.send(self.prefix + topic, value, key=b"k", partition=partition))
+            waiting.append(
+                await self._producer.send(
+                    self.prefix + topic, value, key=b"k", partition=partition, timestamp_ms=time_ms
+                )
+            )
         await asyncio.gather(*waiting)
 
     async def read(self, topic: str) -> list[object]:
@@ -97,11 +113,7 @@ class Broker:
 
     async def said(self) -> CanonicalSet:
         """What the derived topics amount to."""
-        canonical = CanonicalSet()
-        for topic in (TOOL_CALL_DERIVED, RISK_FINDING):
-            for record in await self.read(topic):
-                canonical.add_value(topic, record.value)  # type: ignore[attr-defined]
-        return canonical
+        return await canonical_of_topics(self.kafka, self.prefix)
 
     async def dlq(self) -> list[object]:
         """The refused records' receipts."""
@@ -128,10 +140,10 @@ class Broker:
 class Process:
     """A worker process."""
 
-    def __init__(self, broker: Broker, log: Path, ttl_ms: int, port: int) -> None:
+    def __init__(self, broker: Broker, log: Path, ttl_ms: int, port: int, operators: str = "pairs") -> None:
         self.port = port
         self._log = log
-        args = [broker.bootstrap, broker.prefix, str(self.port), str(ttl_ms)]
+        args = [broker.bootstrap, broker.prefix, str(self.port), str(ttl_ms), operators]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.pipelines.runtime.worker_process", *args],

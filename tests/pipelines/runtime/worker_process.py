@@ -1,6 +1,6 @@
 """A worker as a process of its own, so that a test can kill it.
 
-Arguments: bootstrap, topic prefix, HTTP port, TTL in ms.
+Arguments: bootstrap, topic prefix, HTTP port, TTL in ms, and `pairs` for the operators of the tests or `all` for ours.
 """
 
 from __future__ import annotations
@@ -8,19 +8,29 @@ from __future__ import annotations
 import logging
 import sys
 
+from pipelines.operators import build_operators
 from pipelines.pending_calls.operator import PendingCalls
 from pipelines.pending_calls.ttl import Ttls
+from pipelines.runtime.port import OperatorFactory
 from pipelines.runtime.settings import WorkerSettings
 from pipelines.runtime.worker import run
+from schemas.config import Config, Reliability
 from schemas.errors import UserError
 from tests.pipelines.helpers import Pairs
 
 
-def settings(bootstrap: str, prefix: str, port: int, ttl_ms: int) -> WorkerSettings:
-    """Settings of a worker with pending_calls and the operator that needs several topics."""
+def factories(ttl_ms: int, operators: str = "pairs") -> tuple[OperatorFactory, ...]:
+    """`pairs`: pending_calls and the operator that needs several topics. `all`: those of a real worker."""
+    if operators == "all":
+        return tuple(build_operators(Config(reliability=Reliability(pending_call_ttl_ms=ttl_ms))))
+    return (lambda _partition: PendingCalls(Ttls(ttl_ms, ttl_ms)), Pairs)
+
+
+def settings(bootstrap: str, prefix: str, port: int, ttl_ms: int, operators: str) -> WorkerSettings:
+    """Settings of a worker of one test."""
     return WorkerSettings(
         kafka={"bootstrap_servers": bootstrap},
-        operators=(lambda _partition: PendingCalls(Ttls(ttl_ms, ttl_ms)), Pairs),
+        operators=factories(ttl_ms, operators),
         group_id=f"{prefix}workers",
         topic_prefix=prefix,
         http_port=port,
@@ -32,7 +42,7 @@ def settings(bootstrap: str, prefix: str, port: int, ttl_ms: int) -> WorkerSetti
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
     try:
-        run(settings(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+        run(settings(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
