@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down test lint fmt bench clean
+.PHONY: help install demo up down test lint fmt bench chaos clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ fmt: install ## format the code
 
 bench: install ## measure the hot paths; writes JSON and a table
 	@$(BIN)/python -m tests.bench.run $(ARGS)
+
+chaos: install ## storms on the real stack and what held, about half an hour; ARGS="kills --short" for one of them
+	@$(BIN)/python -m tests.chaos.run $(ARGS)
 
 clean: ## remove .venv, caches and the state of demo and tests
 	@rm -rf $(VENV) .agenttrace build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -54,7 +54,12 @@ def uuid7_ms(text: str) -> int:
 
 def derived_id(kind: str, *parts: str | int) -> str:
     """UUIDv5 over a kind and its parts (a JSON array, so that no two part lists collide)."""
-    return str(uuid.uuid5(NAMESPACE, orjson.dumps([kind, *parts]).decode()))
+    # As uuid.uuid5 does it, at a third of its cost.
+    name = bytearray(hashlib.sha1(NAMESPACE.bytes + orjson.dumps([kind, *parts]), usedforsecurity=False).digest()[:16])
+    name[6] = name[6] & 0x0F | 0x50
+    name[8] = name[8] & 0x3F | 0x80
+    text = name.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def join_key(*parts: str) -> str:

@@ -82,6 +82,7 @@ class PendingCalls:
 
     def __init__(self, ttls: Ttls | None = None) -> None:
         self._ttls = ttls or Ttls()
+        self.configuration = self._ttls.text
         # A call that is still open may have had its end before its start.
         self.horizon_ms = self._ttls.longest_ms + KEEP_MS
         self._progress_ms = 0

@@ -34,6 +34,11 @@ class Ttls:
         self._known: dict[tuple[Any, Any, Any], int] = {}
 
     @property
+    def text(self) -> str:
+        """All of it."""
+        return f"{self.default_ms} {self.approval_ms} {self._overrides}"
+
+    @property
     def longest_ms(self) -> int:
         """The longest time from a call's start to its deadline, a wait for one approval included."""
         return self.approval_ms + max([self.default_ms, *(ttl for *_, ttl in self._overrides)])

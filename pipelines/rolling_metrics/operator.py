@@ -111,6 +111,7 @@ class RollingMetrics:
         self.counters: Mapping[str, int] = self._counts
         self._partition = partition
         self._top_k = top_k
+        self.configuration = str(top_k)
         self._calls: dict[str, Call] = {}
         self._expiry: dict[int, list[str]] = {}
         self._keys: dict[tuple[Any, ...], Key] = {}
@@ -154,8 +155,8 @@ class RollingMetrics:
         call, minute = self._calls.get(ref), ms // MINUTE_MS
         if call is None:
             self._new_call(ref, (start, ()), ms - SAME_CALL_MS)
-            self._shift(key, minute, 1)
-            self._shift(key, minute + MAX_OPEN_MS // MINUTE_MS, -1)
+            self._flying.add(key)
+            self._count_open(key, minute, minute + _MAX_OPEN, 1)
         else:
             known = call[0]
             if known is not None and start[:2] >= known[:2]:
@@ -213,8 +214,12 @@ class RollingMetrics:
             if duration is None and end_ms >= start_ms:
                 duration = end_ms - start_ms
             opened = start_ms // MINUTE_MS
-            self._shift(start[2], opened + MAX_OPEN_MS // MINUTE_MS, 1)
-            self._shift(start[2], minute if minute > opened else opened, -1)
+            closed, closes_at_last = minute if minute > opened else opened, opened + _MAX_OPEN
+            if start[2] is key and closed >= self._floor and closed != closes_at_last:
+                self._count_open(key, closed, closes_at_last, -1)
+            else:
+                self._shift(start[2], closes_at_last, 1)
+                self._shift(start[2], closed, -1)
         index, zero = sketched(outcome, duration)
         self._cell(minute, key).add((outcome, end[0], zero, index, input_bytes or 0, output_bytes))
 
@@ -282,6 +287,18 @@ class RollingMetrics:
                 self._shift(one.key, one.opened, by)
                 self._shift(one.key, one.closed, -by)
 
+    def _count_open(self, key: Key, first: int, last: int, by: int) -> None:
+        """Two shifts at once, for a key whose cell of the first minute is changed too."""
+        if last <= self._last_minute:
+            self._shift(key, first, by)
+            self._shift(key, last, -by)
+            return
+        deltas = key.deltas
+        deltas[first] = deltas.get(first, 0) + by
+        deltas[last] = deltas.get(last, 0) - by
+        if first < self._last_minute:
+            self._touch(key, first)
+
     def _shift(self, key: Key, minute: int, by: int) -> None:
         self._flying.add(key)
         if minute < self._floor:
@@ -290,13 +307,16 @@ class RollingMetrics:
         deltas = key.deltas
         deltas[minute] = deltas.get(minute, 0) + by
         if minute <= self._last_minute:
-            # The number in flight changes at the end of this minute and of those after it.
-            for later in range(minute, self._last_minute + 1):
-                place = self._minutes.get(later)
-                if place is not None:
-                    if place.tick != self._log_tick:
-                        self._turn(place)
-                    place.touched.add(key)
+            self._touch(key, minute)
+
+    def _touch(self, key: Key, minute: int) -> None:
+        """The number in flight changes at the end of this minute and of those after it."""
+        for later in range(minute, self._last_minute + 1):
+            place = self._minutes.get(later)
+            if place is not None:
+                if place.tick != self._log_tick:
+                    self._turn(place)
+                place.touched.add(key)
 
     def _cell(self, minute: int, key: Key) -> Cell:
         place = self._minutes.get(minute)
@@ -351,6 +371,8 @@ class RollingMetrics:
         for past in [one for one in self._touched if one < tick]:
             for minute, keys in self._touched.pop(past).items():
                 due.setdefault(minute, set()).update(keys)
+                if minute in self._minutes:
+                    self._minutes[minute].tick = -1
         for place in sorted(self._windows):
             window = self._windows[place]
             size, start = place
@@ -574,6 +596,7 @@ class RollingMetrics:
         self._floor, self._tick = data["floor"], data["tick"]
 
 
+_MAX_OPEN = MAX_OPEN_MS // MINUTE_MS
 _NO_RPC = object()
 _make_end = tuple.__new__
 _EMPTY = Cell()

@@ -6,7 +6,7 @@ versions, and collects outputs and refusals. It does no I/O and reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -61,11 +61,13 @@ class Told(NamedTuple):
 
     All that was due by `by_ms` (log time) is said and acknowledged. What follows from records before the offsets
     `settled`, and from progress up to `settled_ms`, has the highest version of all workers; None: all of it has.
+    `checkpoint` is where a state of it lies (pipelines.runtime.checkpoint), -1: nowhere.
     """
 
     by_ms: int
     settled: dict[str, int] | None
     settled_ms: int
+    checkpoint: int = -1
 
 
 class _Out:
@@ -229,6 +231,46 @@ class Group:
         self.next_offsets = dict(upto)
         self.progress(told_ms)
         self.muted = False
+
+    def dump(self) -> Iterator[tuple[str, bytes]]:
+        """The state by part: its own, then each operator's. Only of a group that speaks and has nothing to take.
+
+        What it still has to say once more (`repeat_outputs`) is not in it.
+        """
+        own = {
+            "next_offsets": self.next_offsets,
+            "log_times": self.log_times,
+            "progress_ms": self.progress_ms,
+            "partial_until_ms": self.partial_until_ms,
+            "producers": {
+                topic: [(*source, seq) for source, seq in producers.items()]
+                for topic, producers in self._producers.items()
+            },
+        }
+        yield "group", orjson.dumps(own)
+        for name, operator in self._by_name().items():
+            yield name, operator.dump()
+
+    def load(self, parts: Mapping[str, bytes]) -> None:
+        """Take over what `dump` gave, as a new group with the same operators. Raises ValueError for all else."""
+        operators = self._by_name()
+        if parts.keys() != {"group", *operators}:
+            raise ValueError(f"a state of {', '.join(sorted(parts))}")
+        try:
+            own = orjson.loads(parts["group"])
+            self.next_offsets, self.log_times = own["next_offsets"], own["log_times"]
+            self.progress_ms, self.partial_until_ms = own["progress_ms"], own["partial_until_ms"]
+            self._producers = {
+                topic: {(name, epoch): seq for name, epoch, seq in producers}
+                for topic, producers in own["producers"].items()
+            }
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no state of a group: {error!r}") from error
+        for name, operator in operators.items():
+            operator.load(parts[name])
+
+    def _by_name(self) -> dict[str, Operator]:
+        return {f"{number}-{operator.name}": operator for number, operator in enumerate(self.operators)}
 
     def take(self) -> tuple[list[Output], list[Refusal]]:
         """What is to be sent since the last call: of each id the last, and the refused records."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
+from pipelines.runtime import checkpoint
 from pipelines.runtime.group import Group, Told
 from pipelines.runtime.metrics import WorkerMetrics
 from pipelines.runtime.rebuild import CHUNK, CREATE_TIME, log_reader
@@ -75,6 +76,12 @@ class _Owned:
         self.settled_ms = 0
         self.create_time = False
         self.duplicates = 0
+        self.saved = checkpoint.Saved(0.0)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if there is a state, and nothing of what it said has to be said once more."""
+        return self.member is not None and self.settled is None
 
 
 class Host:
@@ -85,6 +92,9 @@ class Host:
         self._inputs = inputs
         self._owned: dict[int, _Owned] = {}
         self._sender = Sender(settings)
+        # A large state must not hold up the outputs, nor a checkpoint topic that refuses it.
+        self._checkpoints = Sender(settings)
+        self._saving: asyncio.Task[None] | None = None
         self._processed_at = _now()
         self._rewound_at = 0.0
         self._waiting = True
@@ -130,6 +140,7 @@ class Host:
                 except Exception as error:
                     self._failed(partition, error)
         await self._find_lost()
+        self._save_one()
         self._measure()
 
     def keep(self, assigned: Collection[int]) -> None:
@@ -140,8 +151,12 @@ class Host:
                 log.info("partition %d given away", partition)
 
     async def stop(self) -> None:
-        """Close the producer."""
+        """Close the producers."""
         self.stopping = True
+        if self._saving is not None:
+            self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
+        await self._checkpoints.stop()
         await self._sender.stop()
 
     def not_ready(self) -> str | None:
@@ -177,19 +192,24 @@ class Host:
         group = owned.group = Group(owned.group.partition, self._settings.operators)
         async with log_reader(self._settings, group) as reader:
             await reader.rebuild()
+            group = owned.group = reader.group
             owned.create_time = reader.create_time
             owned.repeat_from = reader.end
             owned.settled, owned.settled_ms = reader.settled, reader.settled_ms
+            owned.saved = checkpoint.Saved.of(reader.checkpoint, _now())
         owned.member = member
         owned.duplicates = group.duplicates
-        state = "partial" if group.partial_until_ms else "complete"
-        self.metrics.rebuilds.labels(state).inc()
+        state = "partial" if group.partial else "complete"
+        source = "checkpoint" if reader.checkpoint else "log"
+        self.metrics.rebuilds.labels(state, source).inc()
+        self.metrics.rebuild_records.inc(group.consumed)
         seconds = _now() - started
         self.metrics.rebuild_seconds.observe(seconds)
         log.info(
-            "partition %d: %s state from %d records in %.1f s",
+            "partition %d: %s state from %s%d records in %.1f s",
             group.partition,
             state,
+            "a checkpoint and " if reader.checkpoint else "",
             group.consumed,
             seconds,
         )
@@ -257,7 +277,55 @@ class Host:
             for message in owned.pending:
                 self.metrics.outputs.labels(message.topic).inc()
             owned.pending = []
-        self._inputs.told(group.partition, Told(group.progress_ms, owned.settled, owned.settled_ms))
+        self._inputs.told(
+            group.partition, Told(group.progress_ms, owned.settled, owned.settled_ms, owned.saved.pointer)
+        )
+
+    def _save_one(self) -> None:
+        """Begin to write the state that is due longest, if none is being written."""
+        if self._saving is not None and not self._saving.done():
+            return
+        now, every_s = _now(), self._settings.checkpoint_s
+        due = [
+            owned for owned in self._owned.values() if owned.is_settled and owned.saved.due(owned.group, every_s, now)
+        ]
+        if due:
+            self._saving = asyncio.create_task(self._save(min(due, key=lambda owned: owned.saved.at)))
+
+    async def _save(self, owned: _Owned) -> None:
+        saved, started = owned.saved, _now()
+        saved.at = started
+        try:
+            async with owned.lock:
+                # What it says must be acknowledged, and nothing of it must have to be said once more.
+                if not self._is_mine(owned) or not owned.is_settled or saved is not owned.saved:
+                    return
+                await self._flush(owned)
+                state = await checkpoint.take(owned.group, owned.create_time)
+            dumped = _now()
+            await checkpoint.write(self._checkpoints, owned.group.partition, state, saved)
+        except Exception as error:
+            self.metrics.checkpoints.labels("failed").inc()
+            log.warning(
+                "partition %d: no checkpoint, the one before stands: %s",
+                owned.group.partition,
+                f"{type(error).__name__}: {error}".splitlines()[0],
+            )
+        else:
+            saved.seconds = _now() - started
+            self.metrics.checkpoints.labels("written").inc()
+            self.metrics.checkpoint_seconds.labels("dump").observe(dumped - started)
+            self.metrics.checkpoint_seconds.labels("send").observe(_now() - dumped)
+            self.metrics.checkpoint_bytes.set(state.size)
+
+    def _is_mine(self, owned: _Owned) -> bool:
+        inputs, partition = self._inputs, owned.group.partition
+        return (
+            self._owned.get(partition) is owned
+            and owned.member == inputs.member()
+            and not inputs.fenced()
+            and not inputs.rebalancing()
+        )
 
     async def _until_done(self, partition: int, step: Callable[[], Awaitable[None]]) -> bool:
         """Repeat a step through failures of the broker, as long as the partition is this worker's.
@@ -314,6 +382,8 @@ class Host:
             self._processed_at = _now()
         self.metrics.lag.set(lag)
         self.metrics.idle.set(self._stalled_s())
+        now = _now()
+        self.metrics.checkpoint_age.set(max([owned.saved.age(now) for owned in self._owned.values()], default=0))
 
 
 def _now() -> float:

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from pipelines.runtime.settings import WorkerSettings
 from schemas.errors import UserError
-from schemas.topics import DLQ, INPUT_TOPICS, TOPICS
+from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, TOPICS
 from services.kafka import reason
 
 SETTLE_S = 3.0
@@ -28,7 +28,7 @@ async def check(settings: WorkerSettings) -> int:
     different partition counts.
     """
     prefix = settings.topic_prefix
-    needed = [*INPUT_TOPICS, *(topic.name for topic in TOPICS if topic.kind == "derived"), DLQ]
+    needed = [*INPUT_TOPICS, *(topic.name for topic in TOPICS if topic.kind == "derived"), DLQ, CHECKPOINT]
     deadline = time.monotonic() + SETTLE_S
     while True:
         try:
@@ -49,11 +49,11 @@ async def check(settings: WorkerSettings) -> int:
             f"Kafka at {settings.servers} has no topic {', '.join(missing)}: "
             "create what is missing with `agenttrace topics create`"
         )
-    counts = {prefix + name: found[prefix + name] for name in INPUT_TOPICS}
+    counts = {prefix + name: found[prefix + name] for name in (*INPUT_TOPICS, CHECKPOINT)}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise UserError(
-            f"the input topics at {settings.servers} must have one partition count, but have: {listed}; "
+            f"the input and checkpoint topics at {settings.servers} must have one partition count, but have: {listed}; "
             "make a new generation of topics with equal counts"
         )
     return found[prefix + INPUT_TOPICS[0]]

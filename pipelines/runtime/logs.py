@@ -1,4 +1,4 @@
-"""Log lines at a pace people can read: a Kafka client in an outage writes the same line at every reconnect."""
+"""Log lines at a pace people can read: a Kafka client in an outage writes many lines at every reconnect."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import logging
 import time
 
 EVERY_S = 60.0
+CLIENTS = ("aiokafka", "faust", "mode", "pipelines.runtime.transport")
+"""Loggers of the Kafka clients. Services of Faust log under the module that defines their class: those of our transport
+under ours."""
 MAX_KNOWN = 1000
 
 
 class Damper(logging.Filter):
-    """Lets one warning of the same logger and template through a minute; the next says how many were held back."""
+    """Lets one warning of the same logger and template through a minute; the next says how many were held back.
+
+    The Kafka clients say the same thing in ten ways, so all of theirs count as one; not what comes with a traceback.
+    """
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         super().__init__()
@@ -30,6 +36,8 @@ class Damper(logging.Filter):
     def _passes(self, record: logging.LogRecord) -> bool:
         now = time.monotonic()
         place = (record.name, record.levelno, str(record.msg)[:200])
+        if record.exc_info is None and _of_client(record.name):
+            place = ("a Kafka client", logging.WARNING, "")
         last, held = self._last.get(place, (-self._every_s, 0))
         if now - last < self._every_s:
             self._last[place] = (last, held + 1)
@@ -42,10 +50,13 @@ class Damper(logging.Filter):
         return True
 
 
+def _of_client(name: str) -> bool:
+    return any(name == client or name.startswith(f"{client}.") for client in CLIENTS)
+
+
 def damp() -> None:
-    """Damp what the libraries under the worker write, and quiet what they write below WARNING."""
-    # Services of Faust log under the module that defines their class, so those of our transport under ours.
-    for name in ("aiokafka", "faust", "mode", "pipelines.runtime.transport"):
+    """Damp the warnings of this process, and quiet what its Kafka clients write below WARNING."""
+    for name in CLIENTS:
         logging.getLogger(name).setLevel(logging.WARNING)
     damper = Damper()
     for handler in logging.getLogger().handlers:

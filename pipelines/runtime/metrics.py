@@ -33,14 +33,35 @@ class WorkerMetrics:
         )
         self.rebuilds = Counter(
             "agenttrace_pipeline_rebuilds",
-            "States made from the log, complete or partial",
-            ["state"],
+            "States made, complete or partial, from a checkpoint or the log alone",
+            ["state", "source"],
             registry=registry,
         )
         self.rebuild_seconds = Histogram(
             "agenttrace_pipeline_rebuild_seconds",
-            "Time to make one state from the log",
+            "Time to make one state",
             buckets=(0.1, 0.5, 1, 5, 10, 30, 60, 300),
+            registry=registry,
+        )
+        self.rebuild_records = Counter(
+            "agenttrace_pipeline_rebuild_records", "Input records read again to make states", registry=registry
+        )
+        self.checkpoints = Counter(
+            "agenttrace_pipeline_checkpoints", "States written to the checkpoint topic", ["result"], registry=registry
+        )
+        self.checkpoint_seconds = Histogram(
+            "agenttrace_pipeline_checkpoint_seconds",
+            "Time to write one state; `dump` of it its partition waits",
+            ["step"],
+            buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30),
+            registry=registry,
+        )
+        self.checkpoint_bytes = Gauge(
+            "agenttrace_pipeline_checkpoint_bytes", "Size of the last state written, not compressed", registry=registry
+        )
+        self.checkpoint_age = Gauge(
+            "agenttrace_pipeline_checkpoint_age_seconds",
+            "Age of the oldest record that is in a state of this worker and in no checkpoint",
             registry=registry,
         )
         self.lag = Gauge(

@@ -24,22 +24,29 @@ NO_OFFSET = -1
 Event: TypeAlias = dict[str, Any]
 
 _minutes: dict[str, int] = {}
+_seconds: dict[str, int] = {}
 
 
 def timestamp_ms(text: str) -> int:
     """Milliseconds since the Unix epoch of an event's timestamp (RFC 3339, UTC, at least milliseconds).
 
-    Raises ValueError for anything else. Most of the cost is the date, so the minute is remembered.
+    Raises ValueError for anything else. Most of the cost is the date, so minutes and seconds are remembered.
     """
     if len(text) < 24 or text[19] != "." or text[-1] != "Z":
         return from_rfc3339(text)
+    second = _seconds.get(text[:19])
+    if second is not None:
+        return second + int(text[20:23])
     minute = _minutes.get(text[:16])
     if minute is None:
         minute = from_rfc3339(text[:16] + ":00Z")
         if len(_minutes) >= 4096:
             _minutes.clear()
         _minutes[text[:16]] = minute
-    return minute + int(text[17:19]) * 1000 + int(text[20:23])
+    if len(_seconds) >= 4096:
+        _seconds.clear()
+    second = _seconds[text[:19]] = minute + int(text[17:19]) * 1000
+    return second + int(text[20:23])
 
 
 class Record:
@@ -100,6 +107,10 @@ class Operator(Protocol):
     """Names of the events it gets, of input topics and of topics that earlier operators of the group derive."""
     horizon_ms: int
     """How far back in log time its state may reach: a rebuild reads this much of the log."""
+
+    @property
+    def configuration(self) -> str:
+        """What its outputs depend on besides its code and the records: operators where it is equal may swap states."""
 
     @property
     def counters(self) -> Mapping[str, int]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from pipelines.runtime import checkpoint
+from pipelines.runtime.checkpoint import Manifest
 from pipelines.runtime.group import Group
 from pipelines.runtime.settings import WorkerSettings
-from pipelines.runtime.transport import told_from_text
+from pipelines.runtime.transport import Note, told_from_text
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ class LogReader:
     def __init__(self, consumer: AIOKafkaConsumer, settings: WorkerSettings, group: Group) -> None:
         self._consumer = consumer
         self._settings = settings
-        self._group = group
+        self.group = group
         self._places = {
             topic: TopicPartition(settings.topic_prefix + topic, group.partition) for topic in group.next_offsets
         }
@@ -39,6 +41,7 @@ class LogReader:
         self.end: dict[str, int] = {}
         self.settled: dict[str, int] = {}
         self.settled_ms = 0
+        self.checkpoint: tuple[int, Manifest] | None = None
 
     @property
     def places(self) -> list[TopicPartition]:
@@ -46,11 +49,12 @@ class LogReader:
         return list(self._topics)
 
     async def rebuild(self) -> None:
-        """Fold the group's horizon before the committed offsets into its empty state, outputs muted.
+        """Make the group's state up to the committed offsets, outputs muted: from a checkpoint, else from the horizon.
 
-        The state is partial if records that it should know were deleted, or are more than `rebuild_max_records`.
+        Without a checkpoint the state is partial if records that it should know were deleted, or are more than
+        `rebuild_max_records`. With one, `group` is another object afterwards.
         """
-        group, places = self._group, self._places
+        places = self._places
         begin = self._by_topic(await self._consumer.beginning_offsets(places.values()))
         end = self.end = self._by_topic(await self._consumer.end_offsets(places.values()))
         committed = await self._consumer._coordinator.fetch_committed_offsets([*places.values()])
@@ -59,18 +63,58 @@ class LogReader:
             for topic, place in places.items()
         }
         notes = {
-            topic: told_from_text(committed[place].metadata or "", upto[topic]) if place in committed else (0, 0, 0)
+            topic: told_from_text(committed[place].metadata or "", upto[topic]) if place in committed else Note()
             for topic, place in places.items()
         }
         # A worker before has said all that was due by `told`, with this state or a later one; this state itself knows
         # all records only up to the first that it has yet to read.
-        told, _, self.settled_ms = max(notes.values(), key=lambda note: (note[0], -note[2]))
-        self.settled = {topic: settled for topic, (_, settled, _) in notes.items()}
+        last = max(notes.values(), key=lambda note: (note.by_ms, -note.settled_ms))
+        told, self.settled_ms = last.by_ms, last.settled_ms
+        self.settled = {topic: note.settled for topic, note in notes.items()}
         unread = [await self._log_time(topic, offset) - 1 for topic, offset in upto.items() if offset < end[topic]]
         told = min([told, *unread])
+        pointers = sorted({note.checkpoint for note in notes.values()} - {checkpoint.NONE}, reverse=True)
+        start = await self._load(pointers, begin, upto, told) or await self._from_horizon(begin, upto, told)
+        group = self.group
+        group.begin_rebuild(start, self.settled, self.settled_ms)
+        async for _ in self._read(start, upto):
+            left = [topic for topic, offset in upto.items() if group.next_offsets[topic] < offset]
+            group.progress(min([told, *(group.log_times.get(topic, 0) for topic in left)]))
+        group.end_rebuild(upto, told)
+
+    async def _load(
+        self, pointers: Iterable[int], begin: Mapping[str, int], upto: Mapping[str, int], told: int
+    ) -> Mapping[str, int] | None:
+        """Take the state over from the first of these checkpoints that fits; the offsets that it is folded up to."""
+        code, said_ms = checkpoint.code_of(self.group.operators), min(told, self.settled_ms)
+        for pointer in pointers:
+            found = await checkpoint.read(
+                self._settings,
+                self.group.partition,
+                pointer,
+                lambda manifest: manifest.fits(code, begin, upto, self.settled, said_ms),
+            )
+            if found is None:
+                continue
+            manifest, parts = found
+            group = Group(self.group.partition, self._settings.operators)
+            try:
+                group.load(parts)
+            except ValueError as error:
+                log.warning("partition %d: checkpoint %d cannot be loaded: %s", group.partition, pointer, error)
+                continue
+            self.group, self.checkpoint = group, (pointer, manifest)
+            self.create_time = manifest.create_time
+            return manifest.offsets
+        return None
+
+    async def _from_horizon(self, begin: Mapping[str, int], upto: Mapping[str, int], told: int) -> Mapping[str, int]:
+        """The offsets from which an empty state must be folded to know all that matters."""
+        group, places = self.group, self._places
         since = max(min(told, self.settled_ms) - group.horizon_ms, 0)
         found = await self._consumer.offsets_for_times(dict.fromkeys(places.values(), since))
-        start, partial = {}, False
+        start: dict[str, int] = {}
+        partial = False
         share = self._settings.rebuild_max_records // len(places)
         for topic, place in places.items():
             first = found.get(place)
@@ -82,15 +126,11 @@ class LogReader:
                 partial = True
         if partial:
             group.partial_until_ms = told + group.horizon_ms
-        group.begin_rebuild(start, self.settled, self.settled_ms)
-        async for _ in self._read(start, upto):
-            left = [topic for topic, offset in upto.items() if group.next_offsets[topic] < offset]
-            group.progress(min([told, *(group.log_times.get(topic, 0) for topic in left)]))
-        group.end_rebuild(upto, told)
+        return start
 
     async def fill(self, topic: str, upto: int) -> AsyncIterator[None]:
         """Fold what lies between the group's state and offset `upto`; yields when there may be outputs to send."""
-        async for _ in self._read({topic: self._group.next_offsets[topic]}, {topic: upto}):
+        async for _ in self._read({topic: self.group.next_offsets[topic]}, {topic: upto}):
             yield
 
     async def _read(self, start: Mapping[str, int], upto: Mapping[str, int]) -> AsyncIterator[None]:
@@ -110,7 +150,7 @@ class LogReader:
                 self.create_time = self.create_time or records[0].timestamp_type == CREATE_TIME
                 wanted = [record for record in records if record.offset < upto[topic]]
                 for at in range(0, len(wanted), CHUNK):
-                    self._group.feed(topic, wanted[at : at + CHUNK])
+                    self.group.feed(topic, wanted[at : at + CHUNK])
                     await asyncio.sleep(0)
             for topic in [*left]:
                 # The position also passes what is no record, such as a transaction's marker.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from aiokafka import AIOKafkaProducer
@@ -24,12 +24,13 @@ Headers = list[tuple[str, bytes]]
 
 
 class Message(NamedTuple):
-    """A record to send; `topic` is without prefix."""
+    """A record to send; `topic` is without prefix. Without a `partition` the key decides."""
 
     topic: str
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: Headers
+    partition: int | None = None
 
 
 def encode(output: Output) -> Message:
@@ -87,8 +88,8 @@ class Sender:
         self._producer: AIOKafkaProducer | None = None
         self._lock = asyncio.Lock()
 
-    async def send(self, messages: Iterable[Message]) -> None:
-        """Return when every message is acknowledged by all in-sync replicas.
+    async def send(self, messages: Iterable[Message]) -> list[int]:
+        """Return, when every message is acknowledged by all in-sync replicas, their offsets.
 
         Raises KafkaError, OSError or TimeoutError; then some may have arrived, and all must be sent again.
         """
@@ -96,10 +97,16 @@ class Sender:
         prefix = self._settings.topic_prefix
         try:
             waiting = [
-                await producer.send(prefix + message.topic, message.value, key=message.key, headers=message.headers)
+                await producer.send(
+                    prefix + message.topic,
+                    message.value,
+                    key=message.key,
+                    partition=message.partition,
+                    headers=message.headers,
+                )
                 for message in messages
             ]
-            results = await asyncio.gather(*waiting, return_exceptions=True)
+            results: list[Any] = await asyncio.gather(*waiting, return_exceptions=True)
         except (KafkaError, OSError, TimeoutError):
             await self.stop()
             raise
@@ -107,6 +114,7 @@ class Sender:
             if isinstance(result, BaseException):
                 await self.stop()
                 raise result
+        return [result.offset for result in results]
 
     async def stop(self) -> None:
         """Close the producer; a broker that is away does not hold this up."""

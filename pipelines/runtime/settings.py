@@ -24,6 +24,7 @@ class WorkerSettings:
     `kafka` is what every aiokafka client takes (bootstrap_servers, security_protocol, …). `topic_prefix` goes before
     every topic's name. `http_port` 0 takes a free port. A worker that dies is replaced after `session_timeout_s`.
     `rebuild_max_records` bounds what a take-over reads again per partition number; a state that it cuts is partial.
+    The state of each partition number goes to the checkpoint topic every `checkpoint_s`, if it changed.
     `consumer` and `producer` make the Kafka clients of everything but group membership; a simulation puts its own here.
     """
 
@@ -35,6 +36,7 @@ class WorkerSettings:
     session_timeout_s: float = 15.0
     start_timeout_s: float = 30.0
     rebuild_max_records: int = 10_000_000
+    checkpoint_s: float = 30.0
     clock: Callable[[], int] = wall_ms
     consumer: Callable[..., Any] = AIOKafkaConsumer
     producer: Callable[..., Any] = AIOKafkaProducer

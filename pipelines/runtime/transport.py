@@ -6,10 +6,11 @@ used, and its consumer is made from the same client settings as every other Kafk
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiokafka
 import faust
@@ -77,6 +78,14 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             return alive
 
         coordinator._do_heartbeat = heartbeat
+
+    async def on_thread_stop(self) -> None:
+        try:
+            await super().on_thread_stop()
+        except asyncio.CancelledError:
+            # In an outage aiokafka's consumer ends its own stop with the cancellation of a fetch; Faust would then wait
+            # for ever for this thread to say that it has ended.
+            pass
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -192,21 +201,30 @@ class _App(faust.App):
 
 
 def told_to_text(told: Told | None, topic: str, offset: int) -> str:
-    """The commit's metadata: told by (ms), settled up to (offset), settled up to (ms)."""
+    """The commit's metadata: told by (ms), settled up to (offset), settled up to (ms), checkpoint (offset)."""
     if told is None:
         return ""
     if told.settled is None:
-        return f"{told.by_ms} {offset} {told.by_ms}"
-    return f"{told.by_ms} {told.settled[topic]} {told.settled_ms}"
+        return f"{told.by_ms} {offset} {told.by_ms} {told.checkpoint}"
+    return f"{told.by_ms} {told.settled[topic]} {told.settled_ms} {told.checkpoint}"
 
 
-def told_from_text(text: str, offset: int) -> tuple[int, int, int]:
+class Note(NamedTuple):
+    """A commit's metadata as read (see Told), of one topic; `settled` is an offset of it."""
+
+    by_ms: int = 0
+    settled: int = 0
+    settled_ms: int = 0
+    checkpoint: int = -1
+
+
+def told_from_text(text: str, offset: int) -> Note:
     """What `told_to_text` wrote; of a commit by anybody else: nothing told, nothing settled."""
     try:
-        by_ms, settled, settled_ms = map(int, text.split())
-    except ValueError:
-        return 0, 0, 0
-    return by_ms, min(settled, offset), settled_ms
+        note = Note(*map(int, text.split()))
+    except (ValueError, TypeError):
+        return Note()
+    return note._replace(settled=min(note.settled, offset))
 
 
 def make_app(settings: WorkerSettings) -> tuple[Any, Any]:

@@ -14,18 +14,19 @@ from typing import Any
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from pipelines.runtime import http, kafka, logs
+from pipelines.runtime import kafka, logs
 from pipelines.runtime.group import Told
-from pipelines.runtime.host import Host
+from pipelines.runtime.host import STALLED_S, Host
 from pipelines.runtime.settings import WorkerSettings
 from pipelines.runtime.transport import make_app
 from schemas.errors import UserError
 from schemas.topics import INPUT_TOPICS
+from services import probes
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-STOP_S = 9.0
+STOP_S = 6.0
 
 
 def run(settings: WorkerSettings) -> None:
@@ -57,6 +58,7 @@ class FaustInputs:
         self._clock = settings.clock
         self._session_timeout_s = settings.session_timeout_s
         self._answers: dict[tuple[str, int], tuple[int, int]] = {}
+        self._assigned_at = time.monotonic()
 
     def joined(self) -> bool:
         """True once this worker is a member of the consumer group."""
@@ -75,7 +77,17 @@ class FaustInputs:
 
     def assigned_now(self) -> None:
         """The group has just answered."""
-        self._app._consumer._thread.alive_at = time.monotonic()
+        self._app._consumer._thread.alive_at = self._assigned_at = time.monotonic()
+
+    def unanswered(self) -> tuple[list[str], float]:
+        """Assigned partitions, as topic/partition, of whose log nothing was ever heard, and for how many seconds."""
+        silent = [
+            f"{topic}/{partition}"
+            for partition in self.assigned()
+            for topic in INPUT_TOPICS
+            if self.end(topic, partition) is None
+        ]
+        return silent, time.monotonic() - self._assigned_at if silent else 0.0
 
     def rebalancing(self) -> bool:
         """True while partitions change hands."""
@@ -158,7 +170,13 @@ async def _run(settings: WorkerSettings) -> None:
             if await host.on_batch(message.topic[prefix:], message.partition, event.value.records):
                 event.ack()
 
-    server, port = await http.serve(settings.http_port, host.metrics.registry, host.not_healthy, host.not_ready)
+    server, port = await probes.serve(
+        settings.http_port,
+        "pipelines.port",
+        host.metrics.registry,
+        lambda: _unhealthy(inputs, host),
+        lambda: _unready(inputs, host),
+    )
     log.info("worker of group %s: http://127.0.0.1:%d/readyz", settings.group_id, port)
     running = asyncio.create_task(app.start())
     try:
@@ -169,13 +187,30 @@ async def _run(settings: WorkerSettings) -> None:
         await server.cleanup()
 
 
+def _unready(inputs: FaustInputs, host: Host) -> list[str]:
+    if inputs.joined() and inputs.fenced():
+        return ["Kafka: nothing heard of the consumer group for longer than the session timeout"]
+    reason = host.not_ready()
+    return [] if reason is None else [reason]
+
+
+def _unhealthy(inputs: FaustInputs, host: Host) -> list[str]:
+    reason = host.not_healthy()
+    reasons = [] if reason is None else [reason]
+    silent, seconds = inputs.unanswered()
+    if seconds > STALLED_S:
+        reasons.append(f"nothing heard of {silent[0]} and {len(silent) - 1} more for {seconds:.0f} s")
+    return reasons
+
+
 async def _watch(app: Any, host: Host, stop: asyncio.Event, running: asyncio.Task[None]) -> None:
     while not stop.is_set():
         if app.crash_reason is not None or (running.done() and running.exception() is not None):
             reason = app.crash_reason or running.exception()
             raise UserError(f"the consumer failed: {type(reason).__name__}: {reason}", exit_code=os.EX_TEMPFAIL)
         if running.done():
-            await host.tick()
+            # In an outage a tick takes as long as a request's timeout, and a stop does not wait for it.
+            await _unless(stop, host.tick())
         try:
             await asyncio.wait_for(stop.wait(), TICK_S)
         except TimeoutError:

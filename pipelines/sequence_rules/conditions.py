@@ -184,6 +184,8 @@ def _equal(condition: Condition) -> Test:
     (wanted,) = condition.values
     if isinstance(wanted, str):
         return lambda value: value == wanted
+    if isinstance(wanted, bool):
+        return lambda value: value is wanted
     return lambda value: _same(value, wanted)
 
 

@@ -90,17 +90,16 @@ def kept(record: Record, pack_hash: str) -> Kept:
         mcp.get("server_name") if type(mcp) is dict else get("mcp_server"),
         pack_hash,
         policy.get("decision") if type(policy) is dict else None,
-        _texts(facts, "fingerprints"),
-        _texts(facts, "secret_kinds"),
+        _texts(facts, "fingerprints") if facts else (),
+        _texts(facts, "secret_kinds") if facts else (),
     )
-    return Kept(
-        record.event_ms,
-        event["event_id"],
-        record.topic,
-        record.offset,
-        call_id if type(call_id) is str else None,
-        _about(said),
-    )
+    if type(call_id) is not str:
+        call_id = None
+    # Not through Kept's own constructor, which takes longer than all the rest of the tuple.
+    return _make(Kept, (record.event_ms, event["event_id"], record.topic, record.offset, call_id, _about(said)))
+
+
+_make = tuple.__new__
 
 
 def _about(said: tuple[Any, ...]) -> About:

@@ -44,6 +44,7 @@ class SequenceRules:
         self.counters: Mapping[str, int] = self._counts
         self.wants = frozenset(name for _, pack in packs for name in pack.event_names)
         self.horizon_ms = max((pack.keep_ms for _, pack in packs), default=0) + 2 * LATENESS_MS
+        self.configuration = " ".join(f"{since_ms} {pack.hash}" for since_ms, pack in packs)
         self._partition = partition
         self._packs = list(packs)[::-1]
         self._rules: dict[str, CompiledRule] = {rule.identity: rule for _, pack in packs for rule in pack.rules}
@@ -66,29 +67,35 @@ class SequenceRules:
 
     def on_event(self, record: Record, out: Out) -> None:
         """Fold one record."""
-        pack = self._pack_at(record.log_time_ms)
-        if pack is None:
-            return
-        selections = pack.index.select(record.event)
+        since_ms, pack = self._packs[0]
+        if since_ms > record.log_time_ms:
+            older = self._pack_at(record.log_time_ms)
+            if older is None:
+                return
+            pack = older
+        fields = record.event
+        selections = pack.index.select(fields)
         if not selections:
             return
-        if type(record.event["event_id"]) is not str:
+        if type(fields["event_id"]) is not str:
             raise TypeError("event_id is not text")
         ms = record.event_ms
         ahead = ms - record.log_time_ms
         if ahead > LATENESS_MS or ahead < -LATENESS_MS or ms + LATENESS_MS <= self._forgotten_ms:
             self._counts["too_early" if ahead > 0 else "too_late"] += 1
             return
-        tenant = record.event.get("tenant_id")
+        tenant = fields.get("tenant_id")
+        if type(tenant) is not str:
+            tenant = ""
         event: Kept | None = None
         for selection in selections:
             rule: CompiledRule = selection.owner
-            group = rule.group_of(record.event)
+            group = rule.group_of(fields)
             if group is None:
                 # A metric rule asks this of every call that ended; most have no MCP server, and that is no gap.
                 self._counts["without_group"] += rule.identity in self._patterns
                 continue
-            key = (tenant if type(tenant) is str else "", group)
+            key = (tenant, group)
             rates = self._rates.get(rule.identity)
             if rates is not None:
                 rates.add(key, record, pack.hash)
@@ -96,7 +103,7 @@ class SequenceRules:
             if event is None:
                 event = kept(record, pack.hash)
             patterns = self._patterns[rule.identity]
-            if record.event.get("retracted"):
+            if fields.get("retracted"):
                 gone = Support([[event]], 1, True, False, [], [], holds=False)
                 for bucket in patterns.remove(key, selection.step, event):
                     self._say((rule.identity, key, bucket), patterns.support(key, bucket) or gone, out)

@@ -39,7 +39,7 @@ class Patterns:
         self.rule = rule
         # Most groups see one event and never another, so one alone is kept as it is.
         self._groups: dict[GroupKey, _Group | _Alone] = {}
-        self._expiry: dict[int, set[GroupKey]] = {}
+        self._expiry: dict[int, list[GroupKey]] = {}
         self._kept = 0
 
     @property
@@ -127,8 +127,8 @@ class Patterns:
         minute = (ms + LATENESS_MS) // _MINUTE_MS
         keys = self._expiry.get(minute)
         if keys is None:
-            keys = self._expiry[minute] = set()
-        keys.add(key)
+            keys = self._expiry[minute] = []
+        keys.append(key)
 
     def forget(self, t_ms: int) -> None:
         """Drop what no record within the lateness bound can change.
@@ -136,7 +136,7 @@ class Patterns:
         Events that are in no match by then never will be; those of a match stay as long as its finding can change.
         """
         for minute in [minute for minute in self._expiry if (minute + 1) * _MINUTE_MS <= t_ms]:
-            for key in self._expiry.pop(minute):
+            for key in set(self._expiry.pop(minute)):
                 group = self._groups.get(key)
                 if group is None:
                     continue

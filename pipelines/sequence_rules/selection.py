@@ -52,13 +52,17 @@ class _Arm:
 class _Probe:
     """Arms by the value of one field: by equal values, and by regular expressions behind one that unites them.
 
-    What a text reaches is remembered.
+    What a text reaches is remembered. `name`: the values are those of this name in a list of objects, with no more ado.
     """
 
-    __slots__ = ("equal", "read", "regexes", "remembered", "united")
+    __slots__ = ("default", "equal", "name", "read", "regexes", "remembered", "united")
 
     def __init__(self, condition: Condition) -> None:
         self.read = _reader(condition)
+        field = condition.field
+        plain = field.list_at == 2 and field.parts[0] == "facts" and len(field.parts) == 3 and not field.plural
+        self.name = field.parts[2] if plain else None
+        self.default = field.default
         self.equal: dict[Any, list[_Arm]] = {}
         self.regexes: list[tuple[re2._Regexp, _Arm]] = []
         self.united: re2._Regexp | None = None
@@ -79,8 +83,13 @@ class _Probe:
             self.united = None
 
     def reach(self, root: Any, found: list[_Arm]) -> None:
-        remembered = self.remembered
-        for value in self.read(root):
+        remembered, name = self.remembered, self.name
+        values: Sequence[Any]
+        if name is not None and type(root) is list:
+            values = [element.get(name, self.default) for element in root if type(element) is dict]
+        else:
+            values = self.read(root)
+        for value in values:
             try:
                 arms = remembered.get(value)
             except TypeError:

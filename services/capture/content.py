@@ -6,7 +6,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -38,8 +38,7 @@ _NATIVE_KEYS = 64
 # So many short texts are mostly the same ones of a session again.
 _FEW = 8
 _MAX_IDENT = 256
-# Results kept for the next delivery of the same value: the end of a call repeats its input.
-_RECENT = 256
+# What is longer is not kept for the next delivery of the same value.
 _RECENT_BYTES = 64 * 1024
 _RECENT_SUMMARY = 8192
 
@@ -86,7 +85,9 @@ class Capture:
         self.settings = settings
         self.redactor = Redactor(settings.hash_key, rules)
         self._last: tuple[_Reading, ...] = ()
-        self._recent = _Recent()
+        self._recent = _Recent(256)
+        # Names, flags and paths known to hold no secret.
+        self._clean = _Recent(4096)
         self.ident: Callable[[str], str] = lru_cache(maxsize=8192)(self._ident)
         self._few = lru_cache(maxsize=1024)(self._native)
 
@@ -243,7 +244,13 @@ class Capture:
                             shown = re.sub(re.escape(form), placeholder(*finding), shown, flags=re.IGNORECASE)
                 if shown != text:
                     mask[text] = shown
-        if texts and self.redactor.scan(to_bytes("\x00".join(texts))):
+        unknown = [text for text in texts if self._clean.get(text) is None]
+        if not unknown:
+            return mask
+        if not self.redactor.scan(to_bytes("\x00".join(unknown))):
+            for text in unknown:
+                self._clean.put(text, True)
+        else:
             for text in texts:
                 before = mask.get(text, text)
                 shown = self.redactor.text(before).text
@@ -324,18 +331,22 @@ class _Reading:
 
 
 class _Recent:
-    """Results by key, those put last: _RECENT to twice as many. Threads may share it: each step is one of a dict's
+    """Results by key, those put last: `limit` to twice as many. Threads may share it: each step is one of a dict's
     own."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._young: dict[Any, Any] = {}
         self._old: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
 
     def get(self, key: Any) -> Any:
         return self._young.get(key) or self._old.get(key)
 
     def put(self, key: Any, result: Any) -> None:
-        if len(self._young) >= _RECENT:
+        if len(self._young) >= self._limit:
             self._old, self._young = self._young, {}
         self._young[key] = result
 
@@ -352,8 +363,8 @@ def _own(text: str) -> bool:
     return _OWN.fullmatch(text) is not None
 
 
-def _counts(found: Iterable[Finding]) -> dict[str, int]:
-    return dict(Counter(f.kind for f in found))
+def _counts(found: tuple[Finding, ...]) -> dict[str, int]:
+    return dict(Counter(f.kind for f in found)) if found else {}
 
 
 def _shown(value: Any) -> str:

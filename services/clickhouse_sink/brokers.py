@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -22,8 +23,35 @@ Say = Callable[[UserError], None]
 """Told, at each try, why Kafka is away."""
 
 
+class Heard:
+    """When (`at`, monotonic) the last answer was asked for that this consumer is a member of its group."""
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        self.at = time.monotonic()
+        coordinator = consumer._coordinator
+        ask = coordinator._do_heartbeat
+
+        async def heartbeat() -> bool:
+            asked_at = time.monotonic()
+            alive = bool(await ask())
+            if alive:
+                self.at = asked_at
+            return alive
+
+        coordinator._do_heartbeat = heartbeat
+
+    def silent_s(self) -> float:
+        """For how long there was none."""
+        return time.monotonic() - self.at
+
+
 async def start_consumer(settings: SinkSettings, say: Say) -> AIOKafkaConsumer:
     """A consumer of the group, offsets committed by hand. Raises UserError for a refused login or a missing topic."""
+    known: set[str] = set()
+
+    async def ask(consumer: AIOKafkaConsumer) -> None:
+        known.update(await consumer.topics())
+
     consumer = await _start(
         lambda: AIOKafkaConsumer(
             **settings.kafka,
@@ -33,11 +61,13 @@ async def start_consumer(settings: SinkSettings, say: Say) -> AIOKafkaConsumer:
             max_partition_fetch_bytes=4 << 20,
             # By aiokafka's default of 5 min a partition whose leader has moved could wait so long for its first position.
             metadata_max_age_ms=5_000,
+            session_timeout_ms=int(settings.session_timeout_s * 1000),
+            heartbeat_interval_ms=int(settings.session_timeout_s * 300),
         ),
         settings,
         say,
+        ask,
     )
-    known = await consumer.topics()
     missing = [settings.topic_prefix + name for name in TABLE_OF if settings.topic_prefix + name not in known]
     if missing:
         await consumer.stop()
@@ -57,11 +87,15 @@ async def start_producer(settings: SinkSettings, say: Say) -> AIOKafkaProducer:
     )
 
 
-async def _start(make: Callable[[], Any], settings: SinkSettings, say: Say) -> Any:
+async def _start(
+    make: Callable[[], Any], settings: SinkSettings, say: Say, ask: Callable[[Any], Awaitable[None]] | None = None
+) -> Any:
     while True:
         client = make()
         try:
             await client.start()
+            if ask is not None:
+                await ask(client)
             return client
         except (KafkaError, OSError, TimeoutError) as error:
             with contextlib.suppress(KafkaError, OSError, TimeoutError):

@@ -11,12 +11,13 @@ import time
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from pipelines.runtime.logs import Damper
+from pipelines.runtime import logs
 from schemas.errors import UserError
 from schemas.topics import DLQ
-from services.clickhouse_sink import clickhouse, http, migrate
+from services import probes
+from services.clickhouse_sink import clickhouse, migrate
 from services.clickhouse_sink.batch import Batch
-from services.clickhouse_sink.brokers import start_consumer, start_producer
+from services.clickhouse_sink.brokers import Heard, start_consumer, start_producer
 from services.clickhouse_sink.metrics import Metrics
 from services.clickhouse_sink.records import TABLE_OF, blocks, receipt
 from services.clickhouse_sink.settings import SinkSettings
@@ -26,8 +27,12 @@ log = logging.getLogger(__name__)
 
 STOP_S = 7.0
 """After a stop is asked for, how long what was read may still take to be written and committed."""
+CLOSE_S = 1.5
+"""How long a Kafka client may take to say goodbye."""
 POLL_S = 1.0
 STUCK_S = 120.0
+SLOW_S = 10.0
+"""An insert that takes longer than this is told as a reason for not being ready."""
 LINGER_S = 0.05
 """How long a batch waits for company when the one before it is `batch_ms` old already."""
 HANDOVER_S = 5.0
@@ -40,9 +45,7 @@ def run(settings: SinkSettings) -> None:
     Raises UserError when Kafka or ClickHouse refuses the login, when a topic, the database or its tables are missing,
     or when the port is taken. While either of them is away it waits.
     """
-    damper = Damper()
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(damper)
+    logs.damp()
 
     async def serve() -> None:
         sink = Sink(settings)
@@ -70,6 +73,7 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         self._delivery: asyncio.Task[None] | None = None
         self._carried: list[tuple[TopicPartition, list[ConsumerRecord]]] = []
         self._lag: dict[TopicPartition, int] = {}
+        self._heard: Heard | None = None
         self._joined = False
         self._kafka_away = ""
         self._beat = time.monotonic()
@@ -77,7 +81,9 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def run(self) -> None:
         """Serve until `stop` is called. Raises UserError; see `run` of this module."""
-        runner, self.port = await http.serve(self.settings.port, self.metrics.registry, self.unhealthy, self.not_ready)
+        runner, self.port = await probes.serve(
+            self.settings.port, "sink.port", self.metrics.registry, self.unhealthy, self.not_ready
+        )
         if self.settings.on_ready:
             self.settings.on_ready(self.port)
         work = asyncio.create_task(self._work())
@@ -105,10 +111,14 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         reasons = []
         if self._kafka_away:
             reasons.append(f"Kafka: {self._kafka_away}")
-        elif not self._joined:
+        elif not self._joined or self._heard is None:
             reasons.append("not yet a member of the consumer group")
+        elif (silent := self._heard.silent_s()) > self.settings.session_timeout_s:
+            reasons.append(f"Kafka: nothing heard of the consumer group for {silent:.0f} s")
         if self._writer.away:
             reasons.append(f"ClickHouse: {self._writer.away}")
+        elif (silent := self._writer.silent_s()) > SLOW_S:
+            reasons.append(f"ClickHouse: no answer to an insert for {silent:.0f} s")
         return reasons
 
     def unhealthy(self) -> list[str]:
@@ -136,6 +146,7 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
             await asyncio.to_thread(_check_tables, settings.clickhouse_dsn)
             self._producer = await start_producer(settings, self._say_kafka)
             self._consumer = await start_consumer(settings, self._say_kafka)
+            self._heard = Heard(self._consumer)
             self._kafka_away = ""
         finally:
             beat.cancel()
@@ -261,13 +272,15 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         """Called with all partitions that this sink reads now."""
         self._joined = True
+        if self._heard is not None:
+            self._heard.at = time.monotonic()
         self.metrics.partitions.set(len(assigned))
 
     # begin and end
 
     def _say_kafka(self, error: UserError) -> None:
-        if not self._kafka_away:
-            log.warning("%s; waiting for it", error)
+        # The damper lets one through a minute.
+        log.warning("%s; waiting for it", error)
         self._kafka_away = str(error)
 
     async def _keep_beating(self) -> None:
@@ -276,10 +289,13 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
             await asyncio.sleep(POLL_S)
 
     async def _close(self) -> None:
-        for part in (self._consumer, self._producer):
-            if part is not None:
-                with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                    await asyncio.wait_for(part.stop(), timeout=1)
+        stopping = [asyncio.create_task(part.stop()) for part in (self._consumer, self._producer) if part is not None]
+        if stopping:
+            await asyncio.wait(stopping, timeout=CLOSE_S)
+            for task in stopping:
+                task.cancel()
+            # In an outage aiokafka's consumer ends its own stop with a CancelledError.
+            await asyncio.gather(*stopping, return_exceptions=True)
         self._writer.close()
 
 

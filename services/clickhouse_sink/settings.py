@@ -14,8 +14,8 @@ GROUP_ID = "agenttrace-clickhouse-sink"
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
     """`kafka` are aiokafka client settings. A batch is written when it has `batch_rows` records or `batch_bytes`, or when
-    the one before it is `batch_ms` old. Sinks with one `group_id` share the partitions. `port` 0 takes a free one;
-    `on_ready` is told which.
+    the one before it is `batch_ms` old. Sinks with one `group_id` share the partitions; one that dies is replaced after
+    `session_timeout_s`. `port` 0 takes a free one; `on_ready` is told which.
     """
 
     kafka: dict[str, Any]
@@ -25,6 +25,7 @@ class SinkSettings:
     batch_rows: int = 10_000
     batch_bytes: int = 32 << 20
     batch_ms: int = 500
+    session_timeout_s: float = 10.0
     port: int = 0
     on_ready: Callable[[int], None] | None = None
 

@@ -46,6 +46,11 @@ class Writer:
         self._said_at = -SAY_EVERY_S
         self._failures = 0
         self.away = ""
+        self._asked_at: float | None = None
+
+    def silent_s(self) -> float:
+        """For how long ClickHouse has not answered the insert on its way; 0 if there is none."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def open(self) -> None:
         """Connect; waits as long as ClickHouse is away. Raises UserError for a refused login or a missing database."""
@@ -90,7 +95,7 @@ class Writer:
     async def _insert(self, block: Block) -> None:
         client = self._client
         assert client is not None
-        began = time.monotonic()
+        began = self._asked_at = time.monotonic()
         try:
             await _aside(
                 lambda: client.insert(
@@ -104,6 +109,8 @@ class Writer:
             )
         except (ClickHouseError, OSError, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
             raise clickhouse.of_insert(error) from None
+        finally:
+            self._asked_at = None
         self._metrics.insert.observe(time.monotonic() - began)
         self._metrics.rows.labels(block.table).inc(len(block))
 

@@ -28,6 +28,7 @@ class Metrics:
         self.spool_drained = self._counter("spool_drained_total", "payloads taken from the spool", "runtime")
         self.open_calls = self._gauge("open_calls", "calls that started and have not ended")
         self.forgotten_calls = self._gauge("forgotten_calls", "open calls given up because there were too many")
+        self.reserved = self._gauge("reserve_bytes", "events kept on a full disk that the journal has not got yet")
         self.unpublished = self._gauge("unpublished_bytes", "journal bytes not yet published", "sink")
         self.handler = Histogram(
             "agenttrace_collector_handler_seconds",

@@ -105,6 +105,8 @@ class Publisher:
             return False
 
     async def _step(self) -> bool:
+        if self.position == self._journal.end:
+            return False
         lines = self._journal.read(self.position, _BATCH_BYTES)
         if not lines:
             return False
@@ -165,6 +167,11 @@ class Publisher:
         if now - self._said_at > _SAY_EVERY_S:
             self._said_at = now
             log.warning("%s; %d events wait in the journal", what, waiting)
+
+
+def pointer_path(folder: Path, sink: Sink) -> Path:
+    """The file in the state folder that says how far a sink has the journal."""
+    return folder / f"published-{sink.name}.json"
 
 
 def read_pointer(path: Path) -> tuple[Position, tuple[int, int]]:

@@ -117,13 +117,14 @@ class Reserve:
 
     def spare(self) -> bool:
         """Give a little of the free room back, so that a small file can be written on a full disk."""
+        spare = min(SPARE_BYTES, self._wanted // 4)
         try:
-            if self.room < SPARE_BYTES:
+            if self.room < spare:
                 return False
-            os.ftruncate(self._fd, self._room - SPARE_BYTES)
+            os.ftruncate(self._fd, self._room - spare)
         except OSError:
             return False
-        self._room -= SPARE_BYTES
+        self._room -= spare
         return True
 
     def sync(self) -> None:

@@ -37,7 +37,7 @@ class Room:
         # The lowest drop class that may still be in a segment.
         self._lowest: dict[str, int] = {}
         self._receipted: Rewritten | None = None
-        self._said = False
+        self._said = self._in_trouble = False
 
     @property
     def needed(self) -> bool:
@@ -95,7 +95,7 @@ class Room:
                 log.warning("the journal is at its bound: events are dropped by class, each told in a receipt")
             return await self._finish(made)
         except OSError as error:
-            log.error("no room can be made in the journal: %s", error.strerror)
+            self._trouble("no room can be made in the journal", error)
             return False
         finally:
             if self._receipted is None:
@@ -108,12 +108,19 @@ class Room:
         try:
             made.commit()
         except OSError as error:
-            log.error("journal segment %s cannot be replaced: %s", made.path.name, error.strerror)
+            self._trouble(f"journal segment {made.path.name} cannot be replaced", error)
             return False
         self._receipted = None
+        self._in_trouble = False
         self._intake.journal_bytes -= made.freed
         self._open()
         return True
+
+    def _trouble(self, what: str, error: OSError) -> None:
+        # It is tried again each second, and told once.
+        if not self._in_trouble:
+            self._in_trouble = True
+            log.error("%s: %s", what, error.strerror)
 
     def _open(self) -> None:
         self._journal.barrier = None

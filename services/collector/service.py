@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 
@@ -23,24 +23,19 @@ from services.adapters.registry import ADAPTERS
 from services.capture.content import Capture
 from services.collector import spool
 from services.collector.app import Doors
-from services.collector.drops import finish
 from services.collector.files import private, write_atomic
 from services.collector.heavy import take
 from services.collector.hot import Runner
-from services.collector.intake import Identity, Intake, replay_into
 from services.collector.journal import KEEP_BYTES, SEGMENT_BYTES, Journal, Position
-from services.collector.losses import Losses, told
 from services.collector.metrics import Metrics
-from services.collector.publisher import Publisher, read_pointer
-from services.collector.reserve import RESERVE_BYTES, CounterPage, Reserve, stamp
+from services.collector.publisher import Publisher, pointer_path
+from services.collector.recovery import recover
 from services.collector.room import Room
 from services.collector.sinks import Sink
-from services.collector.state import Gap, Seen, Snapshot, freeze_snapshot, hold, load_snapshot, next_epoch
+from services.collector.state import Seen, Snapshot, freeze_snapshot, hold, load_snapshot
 from services.forwarder.protocol import Drops
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 HEARTBEAT_S = 10.0
 SNAPSHOT_S = 60.0
@@ -83,13 +78,15 @@ class Collector:
         self._lock = hold(settings.folder)
         self.journal = Journal(settings.folder / "journal", min(SEGMENT_BYTES, settings.journal_max_bytes // 8))
         self._snapshot_path = settings.folder / "snapshot.json"
-        self._kept = Position()
-        self._gaps: set[Gap] = set()
+        snapshot = load_snapshot(self._snapshot_path) or Snapshot(Position(), 0, 0, CallTable(), Seen())
+        self._kept = snapshot.position
+        self._gaps = snapshot.told
         self._odd: set[str] = set()
         self._sync_problem: str | None = None
-        self.intake = self._recover()
+        self.intake = recover(settings, self.journal, snapshot, self.metrics)
         self.publishers = [
-            Publisher(self.journal, sink, self._pointer(sink), self.metrics, self._lost) for sink in settings.sinks
+            Publisher(self.journal, sink, pointer_path(settings.folder, sink), self.metrics, self._lost)
+            for sink in settings.sinks
         ]
         self._room = Room(self.journal, self.intake, self.publishers, self._sync)
         self._crowded = False
@@ -146,70 +143,6 @@ class Collector:
         return reasons
 
     # start
-
-    def _recover(self) -> Intake:
-        settings = self.settings
-        snapshot = load_snapshot(self._snapshot_path)
-        if snapshot is None:
-            snapshot = Snapshot(Position(), 0, 0, CallTable(), Seen())
-        self._kept = snapshot.position
-        self._gaps = snapshot.told
-        reserve = Reserve(settings.folder / "reserve", min(RESERVE_BYTES, settings.journal_max_bytes // 16))
-        pointers = [read_pointer(self._pointer(sink)) for sink in settings.sinks]
-        segments = [*self.journal.segments(), *(position.segment for position, _ in pointers)]
-        used = [snapshot.epoch, *(epoch for _, (epoch, _) in pointers), *map(_epoch_of, segments)]
-        identity = Identity(*_with_spare(reserve, lambda: next_epoch(settings.folder, max(used))))
-        # What a sink has, the journal once had, whatever happened to its last lines since.
-        for epoch, seq in ((snapshot.epoch, snapshot.seq), *(published for _, published in pointers)):
-            identity.follows(epoch, seq)
-        lines = damaged = 0
-        rewrites: set[str] = set()
-        last = (0, 0)
-        for line in self.journal.recover(snapshot.position):
-            if line.events is None:
-                damaged += 1
-            elif line.dropped:
-                identity.follows(line.dropped[0], line.dropped[2])
-            else:
-                replay_into(snapshot.calls, snapshot.seen, identity, line.events)
-                for event in line.events:
-                    if event["event_name"] == "producer.dropped":
-                        self._gaps.update(told(event))
-                        rewrites.add(event.get("native", {}).get("rewrite", ""))
-                last = stamp(line.events[-1])
-                lines += 1
-        finish(self.journal.folder, rewrites)
-        for line in reserve.load(last):
-            # What the snapshot has is not folded in twice.
-            if line.events and stamp(line.events[-1]) > (snapshot.epoch, snapshot.seq):
-                replay_into(snapshot.calls, snapshot.seen, identity, line.events)
-                lines += 1
-        if lines or damaged:
-            log.info("recovered %d deliveries from the journal; %d lines were damaged", lines, damaged)
-        losses = Losses(CounterPage(settings.folder / "counters"), self.metrics)
-        losses.load(snapshot.seen.__contains__)
-        intake = Intake(
-            journal=self.journal,
-            calls=snapshot.calls,
-            seen=snapshot.seen,
-            identity=identity,
-            capture=settings.capture,
-            metrics=self.metrics,
-            losses=losses,
-            reserve=reserve,
-            spool_helps=_device(settings.spool) != _device(settings.folder),
-            tenant_id=settings.tenant_id,
-            workspace_id=settings.workspace_id,
-            labels=settings.labels,
-            max_bytes=settings.journal_max_bytes,
-        )
-        try:
-            self.journal.open_epoch(identity.epoch)
-        except OSError as error:
-            log.error("journal %s cannot be written: %s", self.journal.folder, error.strerror)
-        intake.journal_bytes = self.journal.size()
-        intake.begin()
-        return intake
 
     async def _open_doors(self, runner: web.AppRunner) -> None:
         settings = self.settings
@@ -324,6 +257,7 @@ class Collector:
             await self._make_room()
         self._crowded = self._room.needed
         self.intake.reserve.allocate()
+        self.metrics.reserved.set(self.intake.reserve.used)
         await self._take_drops()
         while not self._stop.is_set() and await self._drain_spool():
             pass
@@ -340,7 +274,7 @@ class Collector:
         rest; then try to write.
         """
         await self._snapshot(keep_bytes=0)
-        if self._room.needed:
+        if self._room.needed and not self.intake.disk_full:
             await self._room.make(self._kept)
         if self.intake.problem:
             self.intake.resume()
@@ -471,9 +405,6 @@ class Collector:
         if self.journal.drop_before(free, keep_bytes):
             intake.journal_bytes = self.journal.size()
 
-    def _pointer(self, sink: Sink) -> Path:
-        return self.settings.folder / f"published-{sink.name}.json"
-
     # stop
 
     async def _wind_up(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -509,25 +440,6 @@ class Collector:
         for task in late:
             task.cancel()
         return not late
-
-
-def _epoch_of(segment: str) -> int:
-    return int(segment[:10]) if segment[:10].isdigit() else 0
-
-
-def _with_spare(reserve: Reserve, write: Callable[[], T]) -> T:
-    """`write`, which on a full disk may have a little of the reserve's room."""
-    try:
-        return write()
-    except OSError:
-        if not reserve.spare():
-            raise
-        return write()
-
-
-def _device(path: Path) -> int:
-    """The file system that a path is or will be on."""
-    return next(level for level in (path, *path.parents) if level.exists()).stat().st_dev
 
 
 def _said(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 
@@ -27,7 +28,8 @@ class Clock:
         file.write_bytes(bytes(8))
         with file.open("r+b") as opened:
             self._page = mmap.mmap(opened.fileno(), 8)
-        self.env = {"PYTHONPATH": str(SEAM), "AGENTTRACE_CHAOS_CLOCK": str(file)}
+        path = os.pathsep.join(filter(None, (str(SEAM), os.environ.get("PYTHONPATH"))))
+        self.env = {"PYTHONPATH": path, "AGENTTRACE_CHAOS_CLOCK": str(file)}
 
     def ahead(self, seconds: int) -> None:
         """From now on."""

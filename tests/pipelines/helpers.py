@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 import orjson
 
+from pipelines.runtime.checkpoint import NONE, Manifest, code_of
 from pipelines.runtime.group import Group, Told
 from pipelines.runtime.port import CanonicalSet, Event, OperatorFactory, Out, Record
-from pipelines.runtime.transport import told_from_text, told_to_text
+from pipelines.runtime.transport import Note, told_from_text, told_to_text
 from schemas.clock import from_rfc3339, to_rfc3339
 from schemas.identity import derived_id
 from schemas.topics import INPUT_TOPICS, RISK_FINDING, TOPIC_OF_EVENT
@@ -58,14 +59,25 @@ def call_event(name: str, at_ms: int, call: int | str = 0, **fields: Any) -> Eve
     return event(name, at_ms, call, **{**made, **fields})
 
 
+class Checkpoint(NamedTuple):
+    """A state as it lies in the checkpoint topic."""
+
+    manifest: Manifest
+    parts: dict[str, bytes]
+
+
 class MemoryLog:
-    """One partition number of the input topics, and what was derived from it, in the order of arrival."""
+    """One partition number of the input topics, and what was derived from it, in the order of arrival.
+
+    Of `checkpoints`, one that is None is torn: a piece of it is gone.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, list[Raw]] = {topic: [] for topic in INPUT_TOPICS}
         self.derived: list[tuple[str, bytes]] = []
         self.committed: dict[str, int] = dict.fromkeys(INPUT_TOPICS, 0)
-        self.notes = dict.fromkeys(INPUT_TOPICS, (0, 0, 0))
+        self.notes = dict.fromkeys(INPUT_TOPICS, Note())
+        self.checkpoints: list[Checkpoint | None] = []
         self.wall_ms = T0
 
     def append(self, body: Event, at_ms: int, value: bytes | None = None) -> None:
@@ -89,16 +101,21 @@ class MemoryWorker:
         self.log = log
         self.rng = rng or Random(0)
         self.group = Group(0, factories)
+        self.loaded = False
+        self.checkpoint = NONE
         upto = dict(log.committed)
         unread = {topic: log.topics[topic][offset:] for topic, offset in upto.items()}
-        told, _, self.settled_ms = max(log.notes.values(), key=lambda note: (note[0], -note[2]))
+        last = max(log.notes.values(), key=lambda note: (note.by_ms, -note.settled_ms))
+        told, self.settled_ms = last.by_ms, last.settled_ms
         told = min([told, *(records[0].timestamp - 1 for records in unread.values() if records)])
-        self.settled: dict[str, int] | None = {topic: note[1] for topic, note in log.notes.items()}
-        since = min(told, self.settled_ms) - self.group.horizon_ms
-        start = {
-            topic: sum(record.timestamp < since for record in log.topics[topic][:offset])
-            for topic, offset in upto.items()
-        }
+        self.settled: dict[str, int] | None = {topic: note.settled for topic, note in log.notes.items()}
+        start = self._load(upto, min(told, self.settled_ms))
+        if start is None:
+            since = min(told, self.settled_ms) - self.group.horizon_ms
+            start = {
+                topic: sum(record.timestamp < since for record in log.topics[topic][:offset])
+                for topic, offset in upto.items()
+            }
         self.group.begin_rebuild(start, dict(self.settled), self.settled_ms)
         while unread := [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]:
             topic = self.rng.choice(unread)
@@ -111,12 +128,44 @@ class MemoryWorker:
         self.frozen_ms = 0
         self.seen = {topic: len(records) for topic, records in log.topics.items()}
 
+    def _load(self, upto: dict[str, int], said_ms: int) -> Mapping[str, int] | None:
+        """Go on from a checkpoint: one that a commit points to, or any other that there is, if it fits."""
+        pointers = sorted({note.checkpoint for note in self.log.notes.values()} - {NONE}, reverse=True)
+        if self.log.checkpoints and self.rng.random() < 0.4:
+            # Also one of a zombie, or an old one: which fit is a matter of what they say alone.
+            pointers = [self.rng.randrange(len(self.log.checkpoints))]
+        assert self.settled is not None
+        code, begin = code_of(self.group.operators), dict.fromkeys(upto, 0)
+        for pointer in pointers:
+            found = self.log.checkpoints[pointer]
+            if found is None or not found.manifest.fits(code, begin, upto, self.settled, said_ms):
+                continue
+            self.group.load(found.parts)
+            self.loaded, self.checkpoint = True, pointer
+            return found.manifest.offsets
+        return None
+
+    def save(self) -> None:
+        """Write a checkpoint, which may be torn; the next commits carry it."""
+        if self.settled is not None:
+            return
+        self.send()
+        parts, group = dict(self.group.dump()), self.group
+        manifest = Manifest(
+            code_of(group.operators), dict(group.next_offsets), group.progress_ms, False, 0, (), ({}, {})
+        )
+        whole = Checkpoint(Manifest.load(manifest.dump()), parts)
+        self.log.checkpoints.append(whole if self.rng.random() < 0.8 else None)
+        self.checkpoint = len(self.log.checkpoints) - 1
+
     def step(self, topic: str, count: int) -> None:
         """Read a batch, say what follows, and perhaps commit."""
         begin = self.group.next_offsets[topic]
         end = min(begin + count, len(self.log.topics[topic]) if self.limit is None else self.limit[topic])
         self.group.feed(topic, self.log.topics[topic][begin:end])
         self.tick()
+        if self.rng.random() < 0.2:
+            self.save()
         if self.rng.random() < 0.5:
             self.commit()
 
@@ -150,7 +199,7 @@ class MemoryWorker:
         for topic, offset in self.group.next_offsets.items():
             if self.rng.random() < 0.5:
                 self.log.committed[topic] = offset
-                told = Told(self.group.progress_ms, self.settled, self.settled_ms)
+                told = Told(self.group.progress_ms, self.settled, self.settled_ms, self.checkpoint)
                 self.log.notes[topic] = told_from_text(told_to_text(told, topic, offset), offset)
 
     def drain(self) -> None:
@@ -217,6 +266,7 @@ class Pairs:
     name = "pairs"
     wants = frozenset({"tool.call.started", "user.prompt.submitted", "tool.call.timed_out"})
     horizon_ms = 3_600_000
+    configuration = ""
 
     def __init__(self, partition: int) -> None:
         self.counters: dict[str, int] = {"seen": 0}

@@ -119,6 +119,15 @@ class Kafka:
         log.end += 1
         return record
 
+    def compact(self, topic: str) -> None:
+        """Of each key only the last record stays, and of what is deleted none; whatever is in the topic by now."""
+        for partition in range(self.partitions):
+            log = self.log(topic, partition)
+            last = {record.key: record.offset for record in log.records}
+            kept = [record for record in log.records if last[record.key] == record.offset and record.value is not None]
+            log.records = kept
+        self.say(f"{topic} compacted")
+
     def say(self, what: str) -> None:
         """Into the trace, with the time and the process."""
         process = PROCESS.get()
@@ -130,7 +139,7 @@ class Kafka:
         assert process is not None
         if process.dead:
             raise asyncio.CancelledError
-        if process.fuse is not None:
+        if process.fuse is not None and what.startswith(process.fuse_of):
             process.fuse -= 1
             if process.fuse < 0:
                 after = rng.random() < 0.5
@@ -142,7 +151,7 @@ class Kafka:
                 raise asyncio.CancelledError
         answer: asyncio.Future[T] = self.loop.create_future()
         there, back = 0.001 * rng.random(), 0.001 * rng.random()
-        if weather.slow and rng.random() < weather.slow:
+        if rng.random() < max(weather.slow, 0.02):
             there, back = (rng.random() * rng.choice([0.1, 1, 4]) for _ in range(2))
         lost: str | None = None
         if weather.failing and rng.random() < weather.failing:
@@ -314,7 +323,7 @@ class Consumer:
 
 class _Batch:
     def __init__(self) -> None:
-        self.messages: list[tuple[bytes | None, bytes, Any, asyncio.Future[Stored]]] = []
+        self.messages: list[tuple[bytes | None, bytes | None, Any, asyncio.Future[Stored]]] = []
         self.stored: list[Stored] | None = None
 
 
@@ -358,7 +367,7 @@ class Producer:
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         future: asyncio.Future[Stored] = kafka.loop.create_future()
-        batch.messages.append((key, value or b"", headers or (), future))
+        batch.messages.append((key, value, headers or (), future))
         return future
 
     async def send_and_wait(self, *args: Any, **kwargs: Any) -> Stored:
@@ -397,5 +406,3 @@ class Producer:
 
 def _names(places: Iterable[TopicPartition]) -> str:
     return " ".join(f"{place.topic.removeprefix('agenttrace.')}/{place.partition}" for place in places)
-
-

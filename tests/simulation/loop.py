@@ -19,8 +19,6 @@ MAX_STEPS = 3_000_000
 """Callbacks of one loop; more means that something runs in circles."""
 
 
-
-
 class Process:
     """Tasks that share a fate: SIGSTOP parks whatever of them would run, a kill ends them without a last word."""
 
@@ -30,7 +28,8 @@ class Process:
         self.dead = False
         self.clock_ahead_ms = 0
         self.fuse: int | None = None
-        """Calls to the broker until it is killed amid one."""
+        """Calls to the broker until it is killed amid one; only those that begin with `fuse_of` count."""
+        self.fuse_of = ""
         self.lost_in_flight = False
         """Requests that had not reached the broker when it was killed never will."""
         self._loop = loop

@@ -26,7 +26,9 @@ def needed(seed: int) -> frozenset[str]:
 def report(verdict: Verdict, faults: frozenset[str], effects: int) -> None:
     """Print what went wrong, and how to see it again."""
     only = "" if faults == FAULTS else f" --faults {','.join(sorted(faults)) or 'none'}"
-    print(f"seed {verdict.seed}: {len(verdict.problems)} problems; python -m tests.simulation.run --seed {verdict.seed}{only}")
+    print(
+        f"seed {verdict.seed}: {len(verdict.problems)} problems; python -m tests.simulation.run --seed {verdict.seed}{only}"
+    )
     for at, process, what in verdict.trace[-effects:] if effects else ():
         print(f"  {at:9.3f} {process:4} {what}")
     for problem in verdict.problems[: None if effects else SHOWN_PROBLEMS]:
@@ -46,7 +48,9 @@ def main() -> int:
     if arguments.seed is not None:
         verdict = run(arguments.seed, faults)
         report(verdict, faults, arguments.effects)
-        print(f"{verdict.records} records, {verdict.outputs} outputs, {verdict.virtual_s:.0f} s virtual, {verdict.digest}")
+        print(
+            f"{verdict.records} records, {verdict.outputs} outputs, {verdict.virtual_s:.0f} s virtual, {verdict.digest}"
+        )
         return bool(verdict.problems)
     started, failed = time.process_time(), []
     records = outputs = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from pipelines.runtime.host import SETTLED_MS
 from pipelines.runtime.port import CanonicalSet, OperatorFactory, record_id_of
 from pipelines.runtime.settings import WorkerSettings
 from schemas.config import Config, PipelinesConfig, Reliability
-from schemas.topics import BY_NAME, DLQ, INPUT_TOPICS, TOPICS
+from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, TOPICS
 from tests.pipelines.helpers import T0, Pairs
 from tests.simulation.kafka import Consumer, Kafka, Producer
 from tests.simulation.loop import PROCESS, Process, VirtualLoop
@@ -31,7 +31,21 @@ from tests.simulation.traffic import traffic
 from tests.simulation.worker import Worker
 
 FAULTS = frozenset(
-    {"kill", "amid", "leave", "freeze", "outage", "failing", "slow", "late", "clock", "poison", "repeats", "shuffle"}
+    {
+        "amid",
+        "clock",
+        "compaction",
+        "failing",
+        "freeze",
+        "kill",
+        "late",
+        "leave",
+        "outage",
+        "poison",
+        "repeats",
+        "shuffle",
+        "slow",
+    }
 )
 """What a schedule may contain. Leaving one out leaves the rest as it is, as far as that can be."""
 
@@ -112,12 +126,17 @@ class _Schedule:
         self.session_timeout_s = rng.choice([3.0, 6.0, 10.0])
         self.kafka = Kafka(loop, Random(f"{seed} network"), T0, rng.choice([1, 1, 2, 3]))
         self.group = Coordinator(self.kafka, self.session_timeout_s, rng.choice([5.0, 15.0]))
-        self.operators = (*OPERATORS, Pairs) if rng.random() < 0.3 else OPERATORS
+        self.checkpoint_s = rng.choice([0.5, 2.0, 5.0, 10.0, 1e9])
+        pairs = rng.random() < 0.3
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
         self.appends = traffic(
             Random(f"{seed} traffic"), self.kafka.partitions, self.live_ms, "poison" in faults, "repeats" in faults
         )
+        # The test operator never forgets, so its state is more than a log of its horizon can say.
+        self.operators = OPERATORS
+        if pairs and all(append.at_ms > -Pairs.horizon_ms // 2 for append in self.appends):
+            self.operators = (*OPERATORS, Pairs)
 
     # The story.
 
@@ -133,8 +152,8 @@ class _Schedule:
         for append in appends:
             _, topic, partition, value = append
             self.loop.call_at(append.at_ms / 1000, kafka.append, topic, partition, b"k", value)
-        for _ in range(rng.choice([0, 1, 2, 3, 5, 8])):
-            at = rng.random() * self.live_ms / 1000
+        for _ in range(rng.choice([0, 2, 3, 5, 8, 12])):
+            at = rng.random() ** rng.choice([1, 4]) * self.live_ms / 1000
             self.loop.call_at(at, self.strike, Random(rng.random()))
         await asyncio.sleep(self.live_ms / 1000 + 0.001)
         self.calm_down()
@@ -155,6 +174,7 @@ class _Schedule:
             kafka={},
             operators=self.operators,
             session_timeout_s=self.session_timeout_s,
+            checkpoint_s=self.checkpoint_s,
             clock=lambda: kafka.wall_ms() + process.clock_ahead_ms,
             consumer=partial(Consumer, kafka),
             producer=partial(Producer, kafka),
@@ -170,7 +190,10 @@ class _Schedule:
 
     def strike(self, rng: Random) -> None:
         """One fault."""
-        kind = rng.choice(["kill", "kill", "amid", "amid", "join", "leave", "freeze", "freeze", "outage", "failing", "slow", "clock"])
+        kind = rng.choice(
+            ["kill", "kill", "amid", "amid", "join", "leave", "freeze", "freeze"]
+            + ["outage", "failing", "slow", "clock", "compaction"]
+        )
         alive, length_s = self.alive(), rng.choice([0.2, 1.0, 3.0, 8.0])
         dice, worker = rng.random(), rng.choice(alive) if alive else None
         weather, later = self.kafka.weather, self.loop.call_later
@@ -187,6 +210,8 @@ class _Schedule:
         elif kind == "slow":
             weather.slow = dice
             later(length_s, setattr, weather, "slow", 0.0)
+        elif kind == "compaction":
+            self.kafka.compact(CHECKPOINT)
         elif worker is None:
             self.start()
             return
@@ -195,7 +220,8 @@ class _Schedule:
             worker.process.kill()
             later(length_s, self.start)
         elif kind == "amid":
-            worker.process.fuse = rng.randrange(30)
+            worker.process.fuse_of = rng.choice(["", "append", "commit", "commit"])
+            worker.process.fuse = rng.randrange(3 if worker.process.fuse_of else 30)
             later(length_s, self.start)
         elif kind == "leave":
             if worker.host is not None and not worker.host.stopping:

@@ -59,7 +59,7 @@ def _session(rng: Random, name: str, begin: int, live_ms: int) -> list[tuple[int
     made: list[tuple[int, Event]] = []
     runtime = rng.choice(["claude_code", "claude_code", "codex"])
     base: dict[str, Any] = {"session_id": name, "root_session_id": name, "agent_runtime": runtime}
-    spread = rng.choice([5_000, 30_000, 60_000])
+    spread = rng.choice([5_000, 15_000, 40_000])
 
     def add(at: int, body: Event) -> None:
         late = rng.choice([5, 50, 300, 300, 2_000, 2_000, 20_000]) if rng.random() < 0.9 else 400_000
@@ -86,7 +86,9 @@ def _session(rng: Random, name: str, begin: int, live_ms: int) -> list[tuple[int
                 add(asked, call_event("tool.call.approval_decided", asked, call, **fields, approval=approval))
         if rng.random() < 0.75:
             outcome = rng.choice(["ok", "error"])
-            kind = rng.choice(["tool.call.completed" if outcome == "ok" else "tool.call.error"] * 4 + ["tool.call.blocked"])
+            kind = rng.choice(
+                ["tool.call.completed" if outcome == "ok" else "tool.call.error"] * 4 + ["tool.call.blocked"]
+            )
             for again in range(rng.choice([1, 1, 1, 2])):
                 end = at + took + again
                 add(end, call_event(kind, end, call, **fields, outcome=outcome))
@@ -111,4 +113,4 @@ def _session(rng: Random, name: str, begin: int, live_ms: int) -> list[tuple[int
         for _ in range(rng.choice([1, 1, 2])):
             at = begin + rng.randrange(spread)
             add(at, event("session.ended", at, **base, **rng.choice([{}, {"reason": "exit"}])))
-    return [(min(at, live_ms), body) for at, body in made]
+    return [(at, body) for at, body in made if at <= live_ms]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,9 @@ class _Place:
 class Worker:
     """A worker process from its start to its end."""
 
-    def __init__(self, kafka: Kafka, group: Coordinator, rng: Random, process: Process, settings: WorkerSettings) -> None:
+    def __init__(
+        self, kafka: Kafka, group: Coordinator, rng: Random, process: Process, settings: WorkerSettings
+    ) -> None:
         self.kafka = kafka
         self.group = group
         self.process = process
@@ -136,7 +139,8 @@ class Worker:
                 joining = await self.kafka.call(f"join as {member or 'somebody new'}", lambda: self.group.join(member))
                 joined: Joined = await asyncio.wait_for(asyncio.shield(joining), 30.0)
                 # The assignment comes by a second request, which may fail as well.
-                await self.kafka.call(f"sync {joined.member}", lambda: self.group.heartbeat(joined.member, joined.generation))
+                sync = partial(self.group.heartbeat, joined.member, joined.generation)
+                await self.kafka.call(f"sync {joined.member}", sync)
                 break
             except (UnknownMemberIdError, IllegalGenerationError):
                 self._coordinator.member_id, self._coordinator.generation = "", -1
@@ -233,10 +237,10 @@ class Worker:
         dice = self.rng.random()
         owned = self.host and self.host._owned.get(place[1])
         # What the state has seen before a rebalance is not missed: its commit then comes with the next record's.
-        if dice < 0.01 and not (owned and owned.group.next_offsets[place[0]] > records[0].offset):
+        if dice < 0.03 and not (owned and owned.group.next_offsets[place[0]] > records[0].offset):
             self.kafka.say(f"{_where(records)} lost")
             return
-        if dice < 0.04:
+        if dice < 0.06:
             # Once more, in other batches.
             state.position = self.rng.randint(max(0, records[0].offset - 3), records[-1].offset + 1)
         self._queue.append(records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import TypeVar
 
@@ -56,7 +56,9 @@ def normalise(path: str, cwd: str | None) -> str:
         path = path[15:]
     if not path.startswith(("/", "~")) and cwd:
         path = f"{cwd}/{path}"
-    path = posixpath.normpath(path) if path else path
+    # An absolute path without these is normal already.
+    if path[:1] != "/" or "/." in path or path[-1] == "/":
+        path = posixpath.normpath(path) if path else path
     return path if len(path) <= MAX_PATH else "…" + path[1 - MAX_PATH :]
 
 
@@ -136,10 +138,10 @@ class Collector:
         def masked(text: str) -> str:
             return mask.get(text, text) if mask else text
 
-        commands = self._kept(list(self._commands), lambda c: c[0] in _TELLING_COMMAND)
-        paths = self._kept(list(self._paths), lambda p: _TELLING_PATH.search(p[0]) is not None)
-        hosts = self._kept(list(self._hosts), lambda h: not h.loopback)
-        packages = self._kept(list(self._packages), lambda _: False)
+        commands = self._kept(self._commands, lambda c: c[0] in _TELLING_COMMAND)
+        paths = self._kept(self._paths, lambda p: _TELLING_PATH.search(p[0]) is not None)
+        hosts = self._kept(self._hosts, lambda h: not h.loopback)
+        packages = self._kept(self._packages, lambda _: False)
         if mask:
             commands = [
                 (masked(argv0), masked(sub) if sub else sub, tuple(map(masked, flags)))
@@ -152,8 +154,8 @@ class Collector:
                 for h in hosts
             ]
         return Facts(
-            commands=tuple(_command(*c) for c in commands),
-            paths=tuple(_path(masked(p), k) for p, k in paths),
+            commands=tuple([_command(*c) for c in commands]),
+            paths=tuple([_path(masked(p), k) for p, k in paths]),
             hosts=tuple(hosts),
             secret_kinds=kinds[:MAX_ITEMS],
             fingerprints=fingerprints[:MAX_ITEMS],
@@ -165,9 +167,10 @@ class Collector:
             truncated=self.truncated or len(kinds) > MAX_ITEMS or len(fingerprints) > MAX_ITEMS,
         )
 
-    def _kept(self, items: list[_T], telling: Callable[[_T], bool]) -> list[_T]:
-        if len(items) <= MAX_ITEMS:
-            return items
+    def _kept(self, found: dict[_T, None], telling: Callable[[_T], bool]) -> Collection[_T]:
+        if len(found) <= MAX_ITEMS:
+            return found
         self.truncated = True
+        items = list(found)
         chosen = sorted(range(len(items)), key=lambda i: not telling(items[i]))[:MAX_ITEMS]
         return [items[i] for i in sorted(chosen)]

@@ -11,7 +11,7 @@ from services.capture.words import words
 _MAX = 1024
 # A word, a string in single or double quotes, what joins two commands, or the usual `2>&1` and `2>/dev/null`.
 _TOKEN = (
-    r"(?:(G(?!=|-[ ;])[A-Za-z0-9_./:@%+,=~*\-]++)|'(G[ -&(-~]*+)'|\"(G[ #%-\[\]-_a-~]*+)\"|(G&&|\|\|?|;)|2>(G&1|/dev/null))"
+    r"(?:(G(?!=|-[ ;])[A-Za-z0-9_./:@%+,=~*\-]++|\{\})|'(G[ -&(-~]*+)'|\"(G[ #%-\[\]-_a-~]*+)\"|(G&&|\|\|?|;)|2>(G&1|/dev/null))"
     r"(?=[ ;]|\Z)"
 )
 _TOKENS = re.compile(_TOKEN.replace("(G", "("))

@@ -29,7 +29,7 @@ class Word:
 
     text: str
     dynamic: bool = False
-    inner: list[Simple] = field(default_factory=list)
+    inner: list[Simple] | tuple[()] = ()
 
 
 @dataclass(slots=True)
@@ -327,6 +327,8 @@ class _Reader:
                 parts.append(_ANSI.sub(_unescape_ansi, self._text(node)[2:-1]))
             elif kind in ("command_substitution", "process_substitution"):
                 word.dynamic = True
+                if isinstance(word.inner, tuple):
+                    word.inner = []
                 self._stack.append(_Task(node, None, _Slot(), word.inner))
             elif kind in ("simple_expansion", "expansion"):
                 self._expand(node, word, parts, nodes)

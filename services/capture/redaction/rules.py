@@ -17,7 +17,7 @@ from schemas.errors import UserError
 from services.capture.redaction.checks import CHECKS
 from services.capture.redaction.keys import Judge
 
-Database = Literal["words", "forms"]
+Database = Literal["words", "numbers", "shapes"]
 # A gate pattern fires as soon as the shortest match is complete, not once more for each further byte.
 _OPEN_END = re.compile(r"\{([1-9]\d*),\d*\}(\)*)$")
 # Dropped from samples at load: no file of this project then holds a string that a secret scanner takes for a live key.

@@ -106,7 +106,7 @@ class KafkaBroker(Launcher):
         self._heap_mb = heap_mb
         self._sasl_users = dict(sasl_users or {})
         self._sasl_port: int | None = None
-        self._quorum = quorum
+        self.quorum = quorum
         self._node_id = node_id
 
     @property
@@ -137,7 +137,7 @@ class KafkaBroker(Launcher):
 
     def _prepare(self, port: int) -> Part:
         folder = self.state_dir
-        quorum = self._quorum or Quorum(new_cluster_id(), {self._node_id: free_port()})
+        quorum = self.quorum or Quorum(new_cluster_id(), {self._node_id: free_port()})
         env = {"CLASSPATH": os.pathsep.join(map(str, ensure_jars()))}
         # A JVM that was killed leaves the native libraries it had unpacked.
         shutil.rmtree(folder / "jvm-tmp", ignore_errors=True)

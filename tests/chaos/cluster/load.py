@@ -21,6 +21,7 @@ LIVE_SESSIONS = 60
 OLDEST_S = 360
 """Some sessions are told late: their timestamps are so far behind the log."""
 BATCH_S = 0.05
+MAX_BATCH = 500
 POISON = (b"poison", b'{"poison": ', b'["poison"]', b'{"event_name": "tool.call.started", "producer": "poison"}')
 """Records that cannot be read. Each has the word in it, by which they are counted in the log afterwards."""
 
@@ -54,7 +55,11 @@ class Agents:
         while len(self._live) < LIVE_SESSIONS:
             self._sessions += 1
             name = f"{self._name}-{self._sessions}"
-            where = {"session_id": name, "root_session_id": name, "late_ms": self._rng.choice([0, 0, 0, OLDEST_S * 1000])}
+            where = {
+                "session_id": name,
+                "root_session_id": name,
+                "late_ms": self._rng.choice([0, 0, 0, OLDEST_S * 1000]),
+            }
             self._live.append((self._sessions % PARTITIONS, where, self._session()))
         index = self._rng.randrange(len(self._live))
         partition, where, story = self._live[index]
@@ -96,7 +101,11 @@ class Agents:
             elif dice < 0.14:
                 yield "tool.call.started", {"never": True, **_TEST}, self._new_call()
             elif dice < 0.2:
-                operation = {"operation_id": f"{self._name}-{self._calls}", "mcp_server": "github", "method": "tools/call"}
+                operation = {
+                    "operation_id": f"{self._name}-{self._calls}",
+                    "mcp_server": "github",
+                    "method": "tools/call",
+                }
                 self._calls += 1
                 yield "mcp.rpc.request", {**operation, "tool_name": "create_issue"}, None
                 yield "mcp.rpc.response", {**operation, "tool_name": "create_issue", "status": "completed"}, None
@@ -107,7 +116,9 @@ class Agents:
         if rng.random() < 0.5:
             yield "session.ended", {"reason": "exit"}, None
 
-    def _call(self, fields: Event, failed: bool = False, asked: bool = False) -> Iterator[tuple[str, Event, str | None]]:
+    def _call(
+        self, fields: Event, failed: bool = False, asked: bool = False
+    ) -> Iterator[tuple[str, Event, str | None]]:
         call = self._new_call()
         yield "tool.call.started", fields, call
         if asked:
@@ -125,14 +136,13 @@ class Agents:
 async def publish(bootstrap: str, prefix: str, agents: Agents, rng: Random, *, seconds: float, per_second: int) -> None:
     """Publish what the agents do for so long, as a collector does: in order, again after a failure, each with its seq."""
     producer: AIOKafkaProducer | None = None
-    began, due = time.monotonic(), 0.0
+    began = time.monotonic()
     try:
         while (passed := time.monotonic() - began) < seconds:
-            due += per_second * BATCH_S
             now_ms = time.time_ns() // 1_000_000
             batch: list[tuple[str, int, bytes]] = []
-            while due >= 1:
-                due -= 1
+            # What waited while a leader was away comes at once afterwards.
+            while agents.published < passed * per_second and len(batch) < MAX_BATCH:
                 partition, body = agents.next_event(now_ms)
                 batch.append((TOPIC_OF_EVENT[body["event_name"]], partition, orjson.dumps(body)))
             if rng.random() < BATCH_S:
@@ -153,7 +163,9 @@ async def _deliver(
     while True:
         try:
             if producer is None:
-                producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=2)
+                producer = AIOKafkaProducer(
+                    bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=2
+                )
                 await producer.start()
             waiting = [
                 await producer.send(prefix + topic, value, key=b"k", partition=partition)

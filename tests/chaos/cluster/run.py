@@ -19,7 +19,17 @@ import orjson
 from services.embedded.kafka import KafkaCluster
 from tests.chaos.cluster.storm import Result, storm
 
-_COLUMNS = ("seed", "events", "poison", "outputs", "derived_records", "findings", "timed_out", "take_overs", "thrown_out")
+_COLUMNS = (
+    "seed",
+    "events",
+    "poison",
+    "outputs",
+    "derived_records",
+    "findings",
+    "timed_out",
+    "take_overs",
+    "thrown_out",
+)
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pipelines.replay import Replayed, canonical_of_topics, diff, replay
 from pipelines.runtime.port import CanonicalSet, record_id_of
 from schemas.clock import from_rfc3339
-from schemas.topics import DLQ, INPUT_TOPICS, RISK_FINDING, TOOL_CALL_DERIVED, TOOL_METRIC, TOPICS
+from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, RISK_FINDING, TOOL_CALL_DERIVED, TOOL_METRIC, TOPICS
 from services.embedded.kafka import KafkaCluster
 from services.kafka import partitions_of
 from tests.chaos.cluster.faults import BrokerFaults, WorkerFaults
@@ -30,6 +30,8 @@ from tests.chaos.cluster.worker import TTL_MS, Worker, operators
 log = logging.getLogger(__name__)
 
 DERIVED = tuple(topic.name for topic in TOPICS if topic.kind == "derived")
+OF_WORKERS = (*INPUT_TOPICS, *DERIVED, DLQ, CHECKPOINT)
+"""The topics that workers read and write; the sink's and the collector's are not made."""
 READY_S = 60
 SETTLE_MS = 7_000
 """From the last record to what follows from it: the grace after a session's end, and what a partition read to its end
@@ -100,9 +102,11 @@ async def storm(cluster: KafkaCluster, folder: Path, *, seed: int, load_s: float
         truth = await replay(kafka, operators(), prefix=prefix, until_ms=until_ms)
         log.info("replayed")
         result.differences, result.catch_up_s = await _converged(kafka, prefix, truth, until_ms)
-        log.info("the same after %.1f s" if not result.differences else "still different after %.1f s", result.catch_up_s)
+        log.info(
+            "the same after %.1f s" if not result.differences else "still different after %.1f s", result.catch_up_s
+        )
         await workers.end()
-        await _judge(result, kafka, prefix, truth, until_ms, agents)
+        await _judge(result, kafka, prefix, truth=truth, until_ms=until_ms, agents=agents)
     finally:
         workers.end_at_once()
     result.events = agents.published
@@ -124,9 +128,7 @@ async def _until_ready(workers: WorkerFaults) -> None:
         await asyncio.sleep(0.3)
 
 
-async def _converged(
-    kafka: dict[str, Any], prefix: str, truth: Replayed, until_ms: int
-) -> tuple[list[str], float]:
+async def _converged(kafka: dict[str, Any], prefix: str, truth: Replayed, until_ms: int) -> tuple[list[str], float]:
     """Differences once there are none, or after CONVERGE_S; and the seconds that took."""
     began, wanted = time.monotonic(), _closed(truth.said, until_ms)
     while True:
@@ -138,7 +140,7 @@ async def _converged(
 
 
 async def _judge(
-    result: Result, kafka: dict[str, Any], prefix: str, truth: Replayed, until_ms: int, agents: Agents
+    result: Result, kafka: dict[str, Any], prefix: str, *, truth: Replayed, until_ms: int, agents: Agents
 ) -> None:
     """The final comparison, when no worker runs any more."""
     wanted = _closed(truth.said, until_ms)
@@ -210,12 +212,12 @@ async def _create_topics(kafka: dict[str, Any], prefix: str) -> None:
             [
                 NewTopic(
                     prefix + topic.name,
-                    PARTITIONS if topic.name in INPUT_TOPICS else 3,
+                    PARTITIONS if topic.name in (*INPUT_TOPICS, CHECKPOINT) else 3,
                     min(3, len(admin._client.cluster.brokers())),
                     topic_configs={**topic.config, "min.insync.replicas": "2"},
                 )
                 for topic in TOPICS
-                if topic.name in (*INPUT_TOPICS, *DERIVED, DLQ)
+                if topic.name in OF_WORKERS
             ]
         )
     finally:
@@ -226,6 +228,6 @@ async def _delete_topics(kafka: dict[str, Any], prefix: str) -> None:
     admin = AIOKafkaAdminClient(**kafka)
     await admin.start()
     try:
-        await admin.delete_topics([prefix + name for name in (*INPUT_TOPICS, *DERIVED, DLQ)])
+        await admin.delete_topics([prefix + name for name in OF_WORKERS])
     finally:
         await admin.close()

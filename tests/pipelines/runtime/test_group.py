@@ -48,6 +48,7 @@ class Echo:
     name = "echo"
     wants = frozenset({"tool.call.started"})
     horizon_ms = 1000
+    configuration = ""
 
     def __init__(self, topic: str, key: str | None = None) -> None:
         self.counters: dict[str, int] = {}

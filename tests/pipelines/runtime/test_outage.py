@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from pipelines.pending_calls.operator import PendingCalls
@@ -115,3 +116,51 @@ async def test_a_worker_lives_through_a_killed_broker(
     # An outage is told, but not at every try.
     assert len([line for line in worker.log().splitlines() if " ERROR " in line or " WARNING " in line]) < 40
     await broker.close()
+
+
+async def test_an_outage_is_told_on_the_page_and_in_few_lines_and_a_stop_in_it_ends_in_time(
+    own_kafka: KafkaBroker, topic_prefix: str, start: Callable[..., Process]
+) -> None:
+    broker = Broker(own_kafka.bootstrap, topic_prefix)
+    await broker.create()
+    worker = start(broker=broker)
+    await until(lambda: worker.get("/readyz")[0] == 200, "ready")
+    await broker.publish(numbered(traffic(200, 0), "c0"))
+    await until(lambda: some_outputs(broker), "outputs")
+    await broker.close()
+    own_kafka.kill()
+    try:
+        await until(lambda: worker.get("/readyz")[0] == 503, "a page that says so")
+        reasons = orjson.loads(worker.get("/readyz")[1])["reasons"]
+        assert reasons == ["Kafka: nothing heard of the consumer group for longer than the session timeout"]
+        assert worker.get("/healthz")[0] == 200
+        told = [line for line in worker.log().splitlines() if " ERROR " in line or " WARNING " in line]
+        # One of its Kafka clients, and perhaps one of its own.
+        assert 1 <= len(told) <= 2, told
+        assert worker.terminate() < 10
+        assert worker.process.returncode == 0
+        assert "Traceback" not in worker.log()
+    finally:
+        await asyncio.to_thread(own_kafka.start)
+
+
+async def test_a_stop_under_load_ends_in_time_and_the_next_worker_goes_on(
+    broker: Broker, start: Callable[..., Process]
+) -> None:
+    await broker.create()
+    worker = start()
+    await until(lambda: worker.get("/readyz")[0] == 200, "ready")
+    events = numbered(traffic(10_000, 0, every=500), "c0")
+
+    async def load() -> None:
+        for at in range(0, len(events), 500):
+            await broker.publish(events[at : at + 500])
+
+    loading = asyncio.create_task(load())
+    await until(lambda: some_outputs(broker), "outputs")
+    assert await asyncio.to_thread(worker.terminate) < 10
+    assert worker.process.returncode == 0
+    assert not loading.done()
+    await loading
+    start()
+    await settled(broker, events, 20)

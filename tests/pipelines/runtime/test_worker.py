@@ -68,7 +68,10 @@ async def test_one_worker_from_start_to_stop(broker: Broker, start: Start) -> No
         # A publisher that lost its acknowledgement sends again.
         await broker.publish(published[-7:], partition)
     await settled(broker, events[0] + events[1], 20)
-    assert worker.get("/healthz") == (200, "ok\n")
+    status, text = worker.get("/healthz")
+    assert (status, orjson.loads(text)) == (200, {"status": "ok", "reasons": []})
+    status, text = worker.get("/readyz")
+    assert (status, orjson.loads(text)) == (200, {"ready": True, "reasons": []})
     metrics = worker.get("/metrics")[1]
     assert "agenttrace_pipeline_duplicates_total 14.0" in metrics
     assert 'agenttrace_operator_count{name="timed_out",operator="pending_calls"} 20.0' in metrics

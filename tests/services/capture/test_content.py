@@ -270,6 +270,40 @@ def test_one_search_serves_content_and_facts(capture: Capture, monkeypatch: pyte
     assert len(calls) == 1
 
 
+def test_an_input_that_comes_again_costs_no_search(pack: RulePack, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = Capture(CaptureSettings(hash_key=KEY, key_id="t1"), pack)
+
+    def reading(token: str) -> tuple[Any, ...]:
+        value = {"command": f"cat notes password={token}", "description": "say it"}
+        facts = capture.facts("shell", "Bash", value, "/w")
+        return capture.content(value, direction="input"), facts, capture.native({"cwd": "/w"})
+
+    first, other = reading("hunter2"), reading("hunter3")
+    assert first != other
+    searches = []
+    scan = capture.redactor._scanner.scan
+    monkeypatch.setattr(capture.redactor._scanner, "scan", lambda text: searches.append(text) or scan(text))
+    assert reading("hunter2") == first
+    assert searches == []
+    again = {"command": "cat notes password=hunter2", "description": "say it"}
+    assert capture.facts("shell", "Bash", again, "/v") != first[1], "the folder counts"
+
+
+def test_what_is_remembered_is_bounded(pack: RulePack) -> None:
+    capture = Capture(CaptureSettings(hash_key=KEY, key_id="t1"), pack)
+    for n in range(1200):
+        capture.facts("shell", "Bash", {"command": f"cat a{n} b{n} c{n} d{n} e{n} f{n} g{n} h{n}"}, "/w")
+    assert len(capture._recent) <= 512
+    assert 4096 <= len(capture._clean) <= 8192
+
+
+def test_a_secret_behind_backslashes_of_a_text_and_one_beside_it_are_scrubbed(capture: Capture) -> None:
+    for text in (f"C:\\dir\\x {AWS_ID}", f'{{"a": "x\\n{SLACK}\\n"}}', f"\x07{ANTHROPIC}", f"line\n{AWS_ID}"):
+        done, n = capture.scrub({"event_id": "e", "native": {"path": "C:\\new", "x": text}, "y": ["\\", '","']})
+        assert n == 1, text
+        assert not any(secret in orjson.dumps(done).decode() for secret in (AWS_ID, SLACK, ANTHROPIC))
+
+
 def test_threads_can_share_one_capture(capture: Capture) -> None:
     wrong: list[str] = []
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from schemas.identity import new_delivery_id
-from services.collector import heavy, service, spool
+from services.collector import heavy, hot, service, spool
 from services.forwarder import protocol
 
 from .running import PRE, all_journalled, journalled, named, post, running, settings, until
@@ -119,7 +119,8 @@ async def test_a_delivery_that_breaks_the_collector_is_set_aside_and_the_next_is
             raise RuntimeError("the payload said poison")
         return real(body, context)
 
-    monkeypatch.setattr(heavy, "normalise", normalise)
+    for module in (heavy, hot):
+        monkeypatch.setattr(module, "normalise", normalise)
     bad = put(folder / new_delivery_id(1_000_000_000_000), "poison")
     good = put(folder / new_delivery_id(), "good")
     async with running(settings(tmp_path)) as collector:

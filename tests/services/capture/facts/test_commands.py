@@ -329,6 +329,8 @@ def test_no_pipe_to_shell(line: str) -> None:
         "alias ll='rm -rf x'",
         "ssh h.example rm -rf x",
         "nohup rm -rf x &",
+        "rm >log 2>&1 -rf x",
+        ">log rm -rf x",
         "python -c \"import subprocess; subprocess.run('rm -rf x', shell=True)\"",
         "tmux new -d 'rm -rf x'",
         "if true; then { ( rm -rf x ) ; } ; fi",

@@ -1,4 +1,4 @@
-"""The sink's loopback page for probes and Prometheus."""
+"""The loopback page of a worker or a sink: what is wrong with it, for probes and people, and its metrics."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ Reasons = Callable[[], list[str]]
 
 
 async def serve(
-    port: int, registry: CollectorRegistry, unhealthy: Reasons, unready: Reasons
+    port: int, setting: str, registry: CollectorRegistry, unhealthy: Reasons, unready: Reasons
 ) -> tuple[web.AppRunner, int]:
-    """Serve /metrics, /healthz and /readyz; returns the server and its port. Raises UserError for a taken port."""
+    """Serve /metrics, /healthz (503: start this process again) and /readyz (503: it does no work, or not all of it).
+
+    Both say why as JSON. Returns the server and its port. Raises UserError, naming `setting`, if the port is taken.
+    """
 
     async def healthz(_request: web.Request) -> web.Response:
         reasons = unhealthy()
-        return web.json_response(
-            {"status": "stuck" if reasons else "ok", "reasons": reasons}, status=503 if reasons else 200
-        )
+        body = {"status": "stuck" if reasons else "ok", "reasons": reasons}
+        return web.json_response(body, status=503 if reasons else 200)
 
     async def readyz(_request: web.Request) -> web.Response:
         reasons = unready()
@@ -45,7 +47,8 @@ async def serve(
     except OSError as error:
         await runner.cleanup()
         raise UserError(
-            f"port {port} on {HOST} cannot be used ({error.strerror}): set sink.port to a free one (0 takes any)",
+            f"port {port} on {HOST} cannot be used ({error.strerror}): set {setting} to a free one (0 takes any)",
             exit_code=os.EX_UNAVAILABLE,
         ) from None
-    return runner, runner.addresses[0][1]
+    bound: int = runner.addresses[0][1]
+    return runner, bound

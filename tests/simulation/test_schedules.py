@@ -1,0 +1,147 @@
+"""The runtime over seeded schedules of faults, and the simulation itself: it repeats, and it finds what is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.runtime.group import Group
+from pipelines.runtime.host import Host
+from pipelines.runtime.sender import Sender
+from tests.simulation.loop import Process, VirtualLoop
+from tests.simulation.schedule import run
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(120)]
+
+SCHEDULES, AT_ONCE = 500, 100
+ENOUGH = 60
+"""Schedules within which a planted defect must be found."""
+
+
+@pytest.mark.parametrize("first_seed", range(0, SCHEDULES, AT_ONCE))
+def test_any_schedule_of_faults_comes_to_what_one_calm_worker_says(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + AT_ONCE):
+        problems = run(seed).problems
+        assert not problems, f"python -m tests.simulation.run --seed {seed}\n" + "\n".join(problems[:10])
+
+
+def test_schedules_contain_what_they_are_for() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(ENOUGH):
+        verdict = run(seed)
+        seen["outputs"] += verdict.outputs
+        for _, _, what in verdict.trace:
+            for word in (
+                "killed before",
+                "killed after",
+                "freeze",
+                "outage",
+                "failing",
+                "slow",
+                "clock",
+                "leave",
+                "has timed out",
+                ": lost",
+                ": late",
+                "answer lost",
+                "UnknownMemberIdError",
+                "goes back to",
+                "to dlq",
+                "to tool.call.derived",
+                "to risk.finding",
+                "to tool.metric",
+            ):
+                seen[word] += word in what
+    assert min(seen.values()) > 0, seen
+    assert seen["outputs"] > 1000
+
+
+def test_a_seed_repeats_every_step_also_in_another_process() -> None:
+    seed = 7
+    first, again = run(seed), run(seed)
+    assert first.digest == again.digest
+    assert first.digest != run(seed + 1).digest
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.run", "--seed", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert first.digest in said
+
+
+def found_by() -> int | None:
+    """The first seed that fails."""
+    return next((seed for seed in range(ENOUGH) if run(seed).problems), None)
+
+
+def test_a_host_that_acknowledges_before_it_has_sent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Sender.send
+
+    async def at_once(self: Sender, messages: Any) -> None:
+        async def later() -> None:
+            try:
+                await send(self, messages)
+            except Exception:
+                pass
+
+        self.__dict__.setdefault("late", []).append(asyncio.ensure_future(later()))
+
+    monkeypatch.setattr(Sender, "send", at_once)
+    assert found_by() is not None
+
+
+def test_a_take_over_that_does_not_say_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "repeat_outputs", lambda self: setattr(self, "_repeat", None))
+    assert found_by() is not None
+
+
+def test_a_state_that_outlives_its_membership_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_ready = Host._make_ready
+
+    async def once(self: Host, owned: Any) -> None:
+        if owned.member is None:
+            await make_ready(self, owned)
+
+    monkeypatch.setattr(Host, "_make_ready", once)
+    assert found_by() is not None
+
+
+def test_a_worker_that_forgets_what_it_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "_refuse", lambda self, refusal: None)
+    assert found_by() is not None
+
+
+def test_a_frozen_process_does_nothing_until_it_wakes_and_a_killed_one_nothing_any_more() -> None:
+    loop = VirtualLoop()
+    at: list[tuple[str, float]] = []
+
+    async def count(name: str) -> None:
+        for _ in range(3):
+            await asyncio.sleep(1)
+            at.append((name, loop.time()))
+
+    async def story() -> None:
+        one, two = Process(loop, "one"), Process(loop, "two")
+        one.spawn(count("one"), "count")
+        two.spawn(count("two"), "count")
+        await asyncio.sleep(1.5)
+        one.freeze()
+        two.kill()
+        await asyncio.sleep(3600)
+        one.wake()
+        await asyncio.sleep(10)
+
+    loop.run_until_complete(story())
+    loop.close()
+    assert at == [("one", 1.0), ("two", 1.0), ("one", 3601.5), ("one", 3602.5)]
