@@ -19,7 +19,7 @@ Memory is bounded by the calls of the last half hour (MAX_CALLS of them), not by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from typing import Any, get_args
 from weakref import WeakValueDictionary
@@ -97,6 +97,10 @@ class _Minute:
         self.cells: dict[Key, Cell] = {}
         self.tick = -1
         self.touched: set[Key] = set()
+
+
+_Sums = dict[Key, tuple[list[Cell], list[Key]]]
+"""What is said of a window: by key the cells to be added up, and the keys whose calls may be in flight."""
 
 
 class RollingMetrics:
@@ -400,7 +404,7 @@ class RollingMetrics:
         for tick, again in window.again.items():
             later[tick] = later.get(tick, set()) | again
         if len(keys) > self._top_k:
-            said = self._fold(place, minutes, keys)
+            said = self._fold(minutes, keys)
             moved = window.said.keys() ^ said.keys()
             others = {key for key in said if key.names.tool == OTHER}
             wanted = (wanted & said.keys()) | moved | others
@@ -410,13 +414,14 @@ class RollingMetrics:
                 later[max(later)] |= moved
         else:
             wanted = wanted & keys
-            said = {key: (_merge(minutes, key), key.in_flight(start + size)) for key in wanted}
+            said = {key: ([cell for cells in minutes if (cell := cells.get(key))], [key]) for key in wanted}
         for key in sorted(wanted, key=_by_names):
-            cell, in_flight = said.get(key, (_EMPTY, 0))
+            cells, flying = said.get(key, _NOTHING)
+            cell = cells[0] if len(cells) == 1 else Cell.merged(cells)
             record_id = window.said.get(key) or self._record_id(place, key.names)
             body = self._body(key.names, size, window, record_id)
             body.update(cell.fields())
-            body["in_flight"] = max(0, in_flight)
+            body["in_flight"] = max(0, sum(one.in_flight(start + size) for one in flying))
             if not closes:
                 body["provisional"] = True
             if not cell.empty:
@@ -427,29 +432,24 @@ class RollingMetrics:
                 if not any(key in touched for touched in later.values()):
                     window.said.pop(key, None)
 
-    def _fold(
-        self, place: tuple[int, int], minutes: list[dict[Key, Cell]], keys: set[Key]
-    ) -> dict[Key, tuple[Cell, int]]:
+    def _fold(self, minutes: list[dict[Key, Cell]], keys: set[Key]) -> _Sums:
         """What a window with many keys says: each tenant's TOP_K by count, ties by name, the others as one."""
-        end = place[0] + place[1]
         ranked: dict[str, list[tuple[int, Names, Key, list[Cell]]]] = {}
         for key in keys:
             cells = [cell for minute in minutes if (cell := minute.get(key)) and not cell.empty]
             if cells:
                 count = sum(cell.count for cell in cells)
                 ranked.setdefault(key.names.tenant, []).append((-count, key.names, key, cells))
-        said: dict[Key, tuple[Cell, int]] = {}
+        said: _Sums = {}
         for tenant, entries in ranked.items():
             entries.sort(key=lambda entry: entry[:2])
             for _, _, key, cells in entries[: self._top_k]:
-                said[key] = (_sum(cells), key.in_flight(end))
-            others: dict[str, tuple[list[Cell], int]] = {}
+                said[key] = (cells, [key])
             for _, names, key, cells in entries[self._top_k :]:
-                merged, flying = others.get(names.runtime, ([], 0))
+                other = self._key_of(Names(tenant, names.runtime, "unknown", "", OTHER))
+                merged, flying = said.setdefault(other, ([], []))
                 merged += cells
-                others[names.runtime] = (merged, flying + key.in_flight(end))
-            for runtime, (merged, flying) in others.items():
-                said[self._key_of(Names(tenant, runtime, "unknown", "", OTHER))] = (Cell.merged(merged), flying)
+                flying.append(key)
         return said
 
     def _record_id(self, place: tuple[int, int], key: Names) -> str:
@@ -599,15 +599,7 @@ class RollingMetrics:
 _MAX_OPEN = MAX_OPEN_MS // MINUTE_MS
 _NO_RPC = object()
 _make_end = tuple.__new__
-_EMPTY = Cell()
-
-
-def _merge(minutes: list[dict[Key, Cell]], key: Key) -> Cell:
-    return _sum([cell for minute in minutes if (cell := minute.get(key))])
-
-
-def _sum(cells: Sequence[Cell]) -> Cell:
-    return cells[0] if len(cells) == 1 else Cell.merged(cells)
+_NOTHING: tuple[list[Cell], list[Key]] = ([], [])
 
 
 def _by_names(key: Key) -> Names:

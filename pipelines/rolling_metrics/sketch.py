@@ -40,16 +40,14 @@ def quantiles(zero_count: int, counts: Mapping[int, int], wanted: tuple[float, .
     total = zero_count + sum(counts.values())
     if total <= 0:
         return [None] * len(wanted)
-    found: list[float | None] = []
     ranks = [max(1, ceil(q * total)) for q in wanted]
-    seen = zero_count
-    while len(found) < len(ranks) and ranks[len(found)] <= seen:
-        found.append(0.0)
-    if len(found) < len(ranks):
-        for index in sorted(counts):
+    found: list[float | None] = []
+    at, seen = 0.0, zero_count
+    waiting = iter(sorted(counts))
+    for rank in ranks:
+        while seen < rank:
+            index = next(waiting)
             seen += counts[index]
-            while len(found) < len(ranks) and ranks[len(found)] <= seen:
-                found.append(value(index))
-            if len(found) == len(ranks):
-                break
+            at = value(index)
+        found.append(at)
     return found

@@ -103,7 +103,9 @@ class Manifest:
             if data["format"] != FORMAT:
                 raise ValueError(f"format {data['format']}")
             parts = tuple(Part(part["name"], tuple(part["pieces"]), part["sha256"]) for part in data["parts"])
-            return Manifest(**{**{name: data[name] for name in _FIELDS}, "parts": parts})
+            return Manifest(
+                **{**{name: data[name] for name in _FIELDS}, "parts": parts, "counts": tuple(data["counts"])}
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no manifest: {error!r}") from error
 

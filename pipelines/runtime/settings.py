@@ -11,10 +11,17 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from pipelines.runtime.port import OperatorFactory
 
+_TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_EPOCH_NS = time.time_ns() - time.clock_gettime_ns(_TICKS)
+
 
 def wall_ms() -> int:
-    """Milliseconds since the Unix epoch by this host's clock."""
-    return time.time_ns() // 1_000_000
+    """Milliseconds since the Unix epoch by this host's clock as it was set when the process began.
+
+    A clock that is set anew meanwhile must not count as time that passed: calls would be given up, and their state
+    forgotten, while their ends are still to come.
+    """
+    return (_EPOCH_NS + time.clock_gettime_ns(_TICKS)) // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ its memory.
 
 `python tests/bench/bench_collector.py` prints the figures as JSON. The collector runs in a process of its own with a
 JSON-lines sink, or with `--kafka` on an embedded broker, which then shares the cores; the callers share one more
-process. `--asyncio` runs it on asyncio's own loop.
+process. `--uvloop` runs it on uvloop.
 """
 
 from __future__ import annotations
@@ -188,8 +188,10 @@ def run(hooks: int = HOOKS, *arguments: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _broker(home: Path) -> Iterator[str]:
     from services.embedded.kafka import KafkaBroker
+    from services.kafka import create_topics
 
     with KafkaBroker(home / "kafka") as broker:
+        asyncio.run(create_topics({"bootstrap_servers": broker.bootstrap}, partitions=4))
         yield broker.bootstrap
 
 

@@ -1,6 +1,7 @@
-"""CPU that rolling_metrics and sequence_rules take per event, in process, as keys and rules grow 1×, 10×, 100×.
+"""CPU that operators take per event, in process, as events, keys, rules and open calls grow.
 
 `python -m tests.bench.bench_operators` prints the figures as JSON: µs of CPU per event, medians of interleaved rounds.
+`--million` adds a million open calls and half a million events, which takes minutes.
 `loop` is the same records through an operator that does nothing, `unit` a fixed piece of Python on this machine at this
 hour, so that runs on busy machines can be compared.
 """
@@ -9,27 +10,40 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import orjson
 
+from pipelines.operators import build_operators
+from pipelines.pending_calls.operator import PendingCalls
 from pipelines.rolling_metrics.operator import RollingMetrics
 from pipelines.runtime.port import Operator, Record
+from pipelines.runtime.worker import collect_garbage_seldom
 from pipelines.sequence_rules.compiled import CompiledPack, compile_pack
 from pipelines.sequence_rules.loader import load_rules
 from pipelines.sequence_rules.operator import SequenceRules
 from schemas.clock import from_rfc3339, to_rfc3339
+from schemas.config import Config
 from schemas.identity import derived_id
 from schemas.rules import RulePack
+from tests.bench import bench_pipelines
+from tests.pipelines.helpers import T0, call_event
 
 CALLS = 10_000
 ROUNDS = 5
 BATCH = 500
-SCALES = (1, 10, 100)
+KEY_SCALES = (1, 10, 100, 1000)
+RULE_SCALES = (1, 17, 100)
+"""Gives 8, about 100 and about 600 rules."""
+EVENTS = (5_000, 50_000)
+OPEN_CALLS = (1_000, 10_000, 100_000)
 KEYS = 10
 """Tools in use at scale 1."""
 
@@ -135,28 +149,102 @@ def unit() -> float:
     return (time.process_time_ns() - started) / 1000 / 200
 
 
-def run() -> dict[str, Any]:
+def _rss_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def open_calls(count: int) -> dict[str, float]:
+    """What so many calls that never ended cost, each in a session of its own: time, memory and checkpoint.
+
+    `start_us`, `end_us`: the last tenth of the starts, and as many ends. `bytes_per_call`: growth of this process.
+    """
+    collect_garbage_seldom()
+    common = {
+        "agent_version": "2.1.0",
+        "agent_id": "main",
+        "trace_id": "a" * 32,
+        "turn_id": "0199c0de-0000-7000-8000-000000000001",
+        "run_id": "0199c0de-0000-7000-8000-000000000002",
+        "mcp": {"server_name": "github", "safe_server_name": "github", "tool_name": "search", "transport": "stdio"},
+    }
+
+    def records(name: str, first: int, last: int) -> list[Record]:
+        made = []
+        for number in range(first, last):
+            session = f"0199c0de-0000-7000-8000-{number:012}"
+            own = {"session_id": session, "root_session_id": session, "span_id": f"{number:016x}"}
+            own |= {"call_id": derived_id("bench open", number), "tool_call_id": f"toolu_{number:024}"}
+            value = orjson.dumps({**call_event(name, 0, number, **common), **own})
+            made.append(Record("agenttrace.tool.call", 0, number, T0, orjson.loads(value)))
+        return made
+
+    def fold(batch: list[Record]) -> float:
+        started = time.process_time()
+        for record in batch:
+            calls.on_event(record, out)
+        return (time.process_time() - started) / len(batch) * 1e6
+
+    def spent(what: Callable[[], Any]) -> tuple[float, Any]:
+        started = time.process_time()
+        result = what()
+        return round(time.process_time() - started, 3), result
+
+    calls, out, step = PendingCalls(), _Nothing(), min(BATCH, count // 10)
+    fold(records("tool.call.started", count, count + 300))
+    before, starts = _rss_bytes(), []
+    for first in range(0, count, step):
+        starts.append(fold(records("tool.call.started", first, first + step)))
+    grown = _rss_bytes()
+    dump_s, state = spent(calls.dump)
+    load_s, _ = spent(lambda: PendingCalls().load(state))
+    ends = fold(records("tool.call.completed", 0, step))
+    return {
+        "start_us": round(statistics.median(starts[-max(1, len(starts) // 10) :]), 2),
+        "end_us": round(ends, 2),
+        "bytes_per_call": round((grown - before) / count),
+        "rss_mib": round(grown / (1 << 20)),
+        "dump_s": dump_s,
+        "load_s": load_s,
+        "dump_bytes_per_call": round(len(state) / count),
+    }
+
+
+def events(count: int) -> float:
+    """µs of CPU per event of all operators, decode included."""
+    fed = bench_pipelines.batches(bench_pipelines.traffic(count))
+    return round(bench_pipelines.in_process(build_operators(Config()), fed)[0], 2)
+
+
+def run(million: bool = False) -> dict[str, Any]:
     """The figures; see the module."""
+    # Each number of open calls in a process of its own, so that memory is what it looks like.
+    counts = (*OPEN_CALLS, 1_000_000) if million else OPEN_CALLS
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        opened = {str(count): pool.apply(open_calls, (count,)) for count in counts}
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    logs = {scale: traffic(KEYS * scale) for scale in SCALES}
-    packs = {scale: rules(scale) for scale in SCALES}
+    logs = {scale: traffic(KEYS * scale) for scale in KEY_SCALES}
+    packs = {scale: rules(scale) for scale in RULE_SCALES}
     for records in logs.values():
         for record in records:
             record.event_ms  # noqa: B018  (the worker's first operator pays for it)
     sides: dict[str, Callable[[], float]] = {"unit": unit, "loop": lambda: cost(_Nothing, logs[1])}
-    for scale in SCALES:
+    for scale in KEY_SCALES:
         sides[f"rolling_metrics, {KEYS * scale} keys"] = lambda s=scale: cost(lambda: RollingMetrics(0), logs[s])
+    for scale in RULE_SCALES:
         sides[f"sequence_rules, {len(packs[scale].rules)} rules"] = lambda s=scale: cost(
             lambda: SequenceRules(0, [(0, packs[s])]), logs[1]
         )
+    for count in (*EVENTS, 500_000) if million else EVENTS:
+        sides[f"all operators, {count} events"] = lambda count=count: events(count)
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(ROUNDS):
         for name, measure in sides.items():
             taken[name].append(measure())
     figures = {name: round(statistics.median(values), 2) for name, values in taken.items()}
-    return {"us_per_event": figures, "events": 2 * CALLS, "rounds": ROUNDS}
+    return {"us_per_event": figures, "open_calls": opened, "events": 2 * CALLS, "rounds": ROUNDS}
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(), indent=2))
+    print(json.dumps(run("--million" in sys.argv), indent=2))

@@ -1,4 +1,4 @@
-"""Storm "clock_jump": the clocks of collector and worker jump an hour ahead, then an hour back, under load."""
+"""Storm "clock_jump": the clocks of collector and worker jump an hour ahead, then to an hour behind, then back, under load."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from tests.chaos.stand import Stand, wait_for
 HOOKS = 4_000
 RATE = 150.0
 HOUR_S = 3600
-JUMPS_S = (0, HOUR_S, -HOUR_S, 0, 2 * HOUR_S)
-"""The last one takes the worker's progress past all that it said while it was an hour ahead: only then live and replay can
-be compared at one time.
-"""
+JUMPS_S = (0, HOUR_S, -HOUR_S, 0)
 SEAM = Path(__file__).with_name("clock")
 
 
@@ -49,7 +46,7 @@ def storm(folder: Path, *, hooks: int = HOOKS, rate: float = RATE) -> Verdict:
             fates = load.fates(timeout_s=300)
         finally:
             load.kill()
-        verdict = judge(stand, fates, clock_ms=JUMPS_S[-1] * 1000)
+        verdict = judge(stand, fates)
     p50, p95 = latencies(iter(fates))
     verdict.figures |= {"p50_ms": p50, "p95_ms": p95}
     return verdict

@@ -14,17 +14,16 @@ from typing import Any
 
 import clickhouse_connect
 import orjson
-from aiokafka import TopicPartition
 
 from pipelines.operators import build_operators
 from pipelines.replay import canonical_of_topics, diff, replay
 from pipelines.runtime.port import CanonicalSet
-from schemas.topics import RISK_FINDING, TOOL_CALL_DERIVED, TOOL_METRIC
+from schemas.topics import INPUT_TOPICS, RISK_FINDING, TOOL_CALL_DERIVED, TOOL_METRIC
 from services.collector.journal import Journal
 from services.collector.state import delivery_key
 from tests.chaos.load import Fate
 from tests.chaos.log import DERIVED_TOPICS, SINK_GROUP, WORKER_GROUP, InputLog, behind, ends
-from tests.chaos.stand import TTL_MS, Failure, Stand, wait_for
+from tests.chaos.stand import Failure, Stand, wait_for
 
 SETTLE_S = 240.0
 EQUAL_S = 90.0
@@ -49,10 +48,10 @@ class Verdict:
             self.problems.append(f"{what}: {len(listed)}: {'; '.join(listed[:_SHOWN])}{more}")
 
 
-def judge(stand: Stand, fates: list[Fate], clock_ms: int = 0, journal: bool = True) -> Verdict:
+def judge(stand: Stand, fates: list[Fate], journal: bool = True) -> Verdict:
     """Wait until the stack is at rest, then hold everything against everything.
 
-    `clock_ms` is how far ahead the worker's clock is; `journal` whether the journal still holds all of the storm.
+    `journal`: whether the journal still holds all of the storm.
     """
     verdict = Verdict()
     began = time.monotonic()
@@ -62,9 +61,9 @@ def judge(stand: Stand, fates: list[Fate], clock_ms: int = 0, journal: bool = Tr
         verdict.figures["settle_s"] = round(time.monotonic() - began, 1)
         accepted(stand, fates, log, verdict, journal)
         # So that the calls that never end are over for both sides.
-        over = time.monotonic() + TTL_MS / 1000 - (time.monotonic() - began) + 2 * max(SLACKS_MS) / 1000
-        wait_for(lambda: time.monotonic() > over, "calls without an end are over", TTL_MS)
-        if live := equal_to_replay(stand, verdict, clock_ms):
+        over = time.monotonic() + stand.ttl_ms / 1000 - (time.monotonic() - began) + 2 * max(SLACKS_MS) / 1000
+        wait_for(lambda: time.monotonic() > over, "calls without an end are over", stand.ttl_ms)
+        if live := equal_to_replay(stand, verdict):
             equal_in_clickhouse(stand, log, live, verdict)
     except Failure as failure:
         verdict.problems.append(str(failure))
@@ -75,10 +74,9 @@ def judge(stand: Stand, fates: list[Fate], clock_ms: int = 0, journal: bool = Tr
 def at_rest(stand: Stand, fates: list[Fate], log: InputLog) -> None:
     """All that was taken is in Kafka, and worker and sink have committed all of it. Raises Failure."""
     named = {fate.id[:-4] for fate in fates if fate.named and fate.end != "lost"}
-    last: dict[TopicPartition, int] = {}
 
     def arrived() -> bool:
-        last.update(log.read())
+        log.read()
         return named <= log.deliveries.keys() and not _spooled(stand.home)
 
     try:
@@ -87,15 +85,13 @@ def at_rest(stand: Stand, fates: list[Fate], log: InputLog) -> None:
         raise Failure(
             f"{failure} ({len(named - log.deliveries.keys())} missing, {_spooled(stand.home)} in spool)"
         ) from None
-    # What comes until here is heartbeats and receipts.
     wait_for(lambda: stand.metric("agenttrace_collector_unpublished_bytes") < 4096, "the journal is published", 60, 1)
     log.read()
-    for group, upto in ((WORKER_GROUP, ends(stand.kafka, tuple({p.topic for p in last if "dlq" not in p.topic}))),):
-        wait_for(
-            lambda group=group, upto=upto: not behind(stand.kafka, group, upto), f"{group} has read all", SETTLE_S, 0.5
-        )
-    derived = ends(stand.kafka, DERIVED_TOPICS)
-    wait_for(lambda: not behind(stand.kafka, SINK_GROUP, upto | derived), "the sink has read all", SETTLE_S, 0.5)
+    inputs = ends(stand.kafka, INPUT_TOPICS)
+    wait_for(lambda: not behind(stand.kafka, WORKER_GROUP, inputs), "the worker has read all", SETTLE_S, 0.5)
+    # The worker commits only what it has said, so all that follows from those inputs is there now.
+    upto = inputs | ends(stand.kafka, DERIVED_TOPICS)
+    wait_for(lambda: not behind(stand.kafka, SINK_GROUP, upto), "the sink has read all", SETTLE_S, 0.5)
 
 
 def accepted(stand: Stand, fates: list[Fate], log: InputLog, verdict: Verdict, journal: bool) -> None:
@@ -149,7 +145,7 @@ def accepted(stand: Stand, fates: list[Fate], log: InputLog, verdict: Verdict, j
         verdict.problems.append(f"the view producer_losses names {lost} runs as missing")
 
 
-def equal_to_replay(stand: Stand, verdict: Verdict, clock_ms: int) -> CanonicalSet | None:
+def equal_to_replay(stand: Stand, verdict: Verdict) -> CanonicalSet | None:
     """The derived topics as a set, once that equals what a fresh single worker says of the same log; None if it never does.
 
     A worker at rest says something whenever a window closes or a call's time is over, so the two are compared until they
@@ -160,7 +156,7 @@ def equal_to_replay(stand: Stand, verdict: Verdict, clock_ms: int) -> CanonicalS
     tries = 0
     while True:
         live = asyncio.run(canonical_of_topics(stand.kafka))
-        until_ms = time.time_ns() // 1_000_000 + clock_ms - SLACKS_MS[tries % len(SLACKS_MS)]
+        until_ms = time.time_ns() // 1_000_000 - SLACKS_MS[tries % len(SLACKS_MS)]
         again = asyncio.run(replay(stand.kafka, operators, until_ms=until_ms))
         found = diff(live, again.said)
         tries += 1

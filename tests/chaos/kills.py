@@ -7,18 +7,20 @@ from pathlib import Path
 
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.load import Load, latencies
-from tests.chaos.stand import PARTS, Stand, wait_for
+from tests.chaos.stand import PARTS, TTL_MS, Stand, wait_for
 
 HOOKS = 10_000
 RATE = 250.0
 EACH = 3
 
 
-def storm(folder: Path, *, hooks: int = HOOKS, each: int = EACH, rate: float = RATE, seed: int = 1) -> Verdict:
+def storm(
+    folder: Path, *, hooks: int = HOOKS, each: int = EACH, rate: float = RATE, seed: int = 1, ttl_ms: int = TTL_MS
+) -> Verdict:
     """One run on a fresh stack: every part is killed `each` times, spread over the load."""
     chance = random.Random(seed)
     names = [name for _ in range(each) for name in chance.sample(PARTS, len(PARTS))]
-    with Stand(folder) as stand:
+    with Stand(folder, ttl_ms=ttl_ms) as stand:
         load = Load(stand.home, folder / "fates.jsonl", hooks=hooks, rate=rate, seed=seed)
         try:
             for number, name in enumerate(names):

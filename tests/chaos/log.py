@@ -53,11 +53,11 @@ class InputLog:
     dead_letters: int = 0
     _next: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def read(self) -> dict[TopicPartition, int]:
-        """Read to the ends of now; returns them."""
-        return asyncio.run(self._read())
+    def read(self) -> None:
+        """Read to the ends of now."""
+        asyncio.run(self._read())
 
-    async def _read(self) -> dict[TopicPartition, int]:
+    async def _read(self) -> None:
         consumer = AIOKafkaConsumer(**self.kafka, enable_auto_commit=False, auto_offset_reset="earliest")
         await consumer.start()
         try:
@@ -74,7 +74,6 @@ class InputLog:
                         else:
                             self._fold(orjson.loads(record.value))
                     self._next[place] = records[-1].offset + 1
-            return {place: await consumer.position(place) for place in places}
         finally:
             await consumer.stop()
 

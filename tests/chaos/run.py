@@ -94,7 +94,7 @@ STORMS: dict[str, Storm] = {
         lambda folder, number: disk_full.storm(folder, hooks=1600),
     ),
     "clock_jump": Storm(
-        "clocks of collector and worker jump 1 h ahead, 1 h back, 2 h ahead",
+        "clocks of collector and worker jump to 1 h ahead, to 1 h behind, and back",
         lambda folder, number: clock_jump.storm(folder),
         lambda folder, number: clock_jump.storm(folder, hooks=1000),
     ),

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,9 +35,15 @@ class Failure(Exception):
 
 
 def wait_for(reached: Callable[[], object], what: str, timeout_s: float, every_s: float = 0.1) -> float:
-    """Seconds until the condition held. Raises Failure."""
+    """Seconds until the condition held; an OSError of it means not yet. Raises Failure."""
     began = time.monotonic()
-    while not reached():
+
+    def holds() -> bool:
+        with suppress(OSError):
+            return bool(reached())
+        return False
+
+    while not holds():
         if time.monotonic() - began > timeout_s:
             raise Failure(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(every_s)
@@ -47,14 +53,14 @@ def wait_for(reached: Callable[[], object], what: str, timeout_s: float, every_s
 class Stand:
     """`with Stand(folder) as stand:` — on fresh state, up when the block begins, ended with it.
 
-    `wrapper` is put before the command of the supervisor, `env` added to its environment.
+    `ttl_ms` is the time a call has to end, `env` is added to the supervisor's environment.
     """
 
-    def __init__(self, folder: Path, *, wrapper: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, ttl_ms: int = TTL_MS, env: Mapping[str, str] | None = None) -> None:
         self.home = folder / "home"
         self.broker = KafkaBroker(folder / "kafka")
         self.engine = ClickHouseServer(folder / "clickhouse")
-        self._wrapper = wrapper
+        self.ttl_ms = ttl_ms
         self._env = env or {}
         self._log = folder / "stack.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +90,7 @@ class Stand:
     @property
     def config(self) -> Config:
         """What the parts run with, as far as the operators see it."""
-        return Config(reliability=Reliability(pending_call_ttl_ms=TTL_MS))
+        return Config(reliability=Reliability(pending_call_ttl_ms=self.ttl_ms))
 
     def _begin(self) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("AGENTTRACE_")}
@@ -92,11 +98,11 @@ class Stand:
             "AGENTTRACE_HOME": str(self.home),
             "AGENTTRACE_KAFKA__BOOTSTRAP_SERVERS": self.broker.bootstrap,
             "AGENTTRACE_CLICKHOUSE__DSN": self.engine.dsn,
-            "AGENTTRACE_RELIABILITY__PENDING_CALL_TTL_MS": str(TTL_MS),
+            "AGENTTRACE_RELIABILITY__PENDING_CALL_TTL_MS": str(self.ttl_ms),
             **{f"AGENTTRACE_{name}__PORT": "0" for name in ("COLLECTOR", "PIPELINES", "SINK")},
             **self._env,
         }
-        command = [*self._wrapper, sys.executable, "-P", "-m", "services.cli.main", "up", "--foreground"]
+        command = [sys.executable, "-P", "-m", "services.cli.main", "up", "--foreground"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         process = self._process

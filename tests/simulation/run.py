@@ -52,6 +52,7 @@ def main() -> int:
             f"{verdict.records} records, {verdict.outputs} outputs, {verdict.virtual_s:.0f} s virtual, {verdict.digest}"
         )
         return bool(verdict.problems)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     started, failed = time.process_time(), []
     records = outputs = 0
     virtual_s = 0.0

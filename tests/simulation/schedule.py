@@ -24,7 +24,8 @@ from pipelines.runtime.settings import WorkerSettings
 from schemas.config import Config, PipelinesConfig, Reliability
 from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, TOPICS
 from tests.pipelines.helpers import T0, Pairs
-from tests.simulation.kafka import Consumer, Kafka, Producer
+from tests.simulation.clients import Consumer, Producer
+from tests.simulation.kafka import Kafka
 from tests.simulation.loop import PROCESS, Process, VirtualLoop
 from tests.simulation.members import Coordinator
 from tests.simulation.traffic import traffic
@@ -127,7 +128,7 @@ class _Schedule:
         self.kafka = Kafka(loop, Random(f"{seed} network"), T0, rng.choice([1, 1, 2, 3]))
         self.group = Coordinator(self.kafka, self.session_timeout_s, rng.choice([5.0, 15.0]))
         self.checkpoint_s = rng.choice([0.5, 2.0, 5.0, 10.0, 1e9])
-        pairs = rng.random() < 0.3
+        pairs = rng.random() < 0.6
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
         self.appends = traffic(
@@ -191,8 +192,21 @@ class _Schedule:
     def strike(self, rng: Random) -> None:
         """One fault."""
         kind = rng.choice(
-            ["kill", "kill", "amid", "amid", "join", "leave", "freeze", "freeze"]
-            + ["outage", "failing", "slow", "clock", "compaction"]
+            [
+                "kill",
+                "kill",
+                "amid",
+                "amid",
+                "join",
+                "leave",
+                "freeze",
+                "freeze",
+                "outage",
+                "failing",
+                "slow",
+                "clock",
+                "compaction",
+            ]
         )
         alive, length_s = self.alive(), rng.choice([0.2, 1.0, 3.0, 8.0])
         dice, worker = rng.random(), rng.choice(alive) if alive else None
@@ -268,9 +282,9 @@ class _Schedule:
         for worker in self.alive():
             for partition in owners.get(worker._coordinator.member_id, ()):
                 owned = worker.host and worker.host._owned.get(partition)
-                if owned and owned.member and owned.group.progress_ms >= until_ms and not owned.pending:
-                    if owned.settled is None and not owned.lock.locked():
-                        said.add(partition)
+                idle = owned and owned.is_settled and not owned.pending and not owned.lock.locked()
+                if owned and idle and owned.group.progress_ms >= until_ms:
+                    said.add(partition)
         return len(said) == self.kafka.partitions
 
     # The verdict.

@@ -107,7 +107,7 @@ def _session(rng: Random, name: str, begin: int, live_ms: int) -> list[tuple[int
                 name_of_end = rng.choice(["mcp.rpc.response", "mcp.rpc.error"])
                 status = "completed" if name_of_end == "mcp.rpc.response" else "error"
                 add(end, event(name_of_end, end, call, **wire, direction="server_to_client", status=status))
-        if rng.random() < 0.2:
+        if rng.random() < 0.5:
             add(at, event("user.prompt.submitted", at, call, **base))
     if rng.random() < 0.5:
         for _ in range(rng.choice([1, 1, 2])):

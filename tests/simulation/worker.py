@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -136,7 +137,7 @@ class Worker:
         while True:
             member = self._coordinator.member_id
             try:
-                joining = await self.kafka.call(f"join as {member or 'somebody new'}", lambda: self.group.join(member))
+                joining = await self.kafka.call(f"join as {member or 'somebody new'}", partial(self.group.join, member))
                 joined: Joined = await asyncio.wait_for(asyncio.shield(joining), 30.0)
                 # The assignment comes by a second request, which may fail as well.
                 sync = partial(self.group.heartbeat, joined.member, joined.generation)
@@ -179,7 +180,7 @@ class Worker:
             asked_at = self.kafka.loop.time()
             member, generation = self._coordinator.member_id, self._coordinator.generation
             try:
-                stable = await self.kafka.call(f"heartbeat {member}", lambda: self.group.heartbeat(member, generation))
+                stable = await self.kafka.call(f"heartbeat {member}", partial(self.group.heartbeat, member, generation))
             except (UnknownMemberIdError, IllegalGenerationError):
                 self._coordinator.member_id, self._coordinator.generation = "", -1
                 await asyncio.sleep(self.rng.random() * 0.1)
@@ -203,16 +204,8 @@ class Worker:
             places, rng = self._places, self.rng
             asked = {place: state.position for place, state in places.items() if state.position is not None}
 
-            def answer(asked: dict[tuple[str, int], int] = asked) -> dict[tuple[str, int], tuple[int, list[Stored]]]:
-                found = {}
-                for place, position in asked.items():
-                    log = self.kafka.log(*place)
-                    first = log.at(position)
-                    found[place] = log.end, log.records[first : first + rng.randint(1, rng.choice([2, 10, 60]))]
-                return found
-
             try:
-                fetched = await self.kafka.call("fetch", answer)
+                fetched = await self.kafka.call("fetch", partial(self._read, asked))
             except KafkaError:
                 await asyncio.sleep(self._fetch_s)
                 continue
@@ -232,6 +225,16 @@ class Worker:
                     state.position = records[-1].offset + 1
                     self._deliver(place, state, records)
             await asyncio.sleep(0.01 if got and rng.random() < 0.7 else self._fetch_s)
+
+    def _read(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, list[Stored]]]:
+        """The broker's side of a fetch: the end of each partition, and some records from the position on."""
+        found = {}
+        for place, position in asked.items():
+            log = self.kafka.log(*place)
+            first = log.at(position)
+            most = self.rng.randint(1, self.rng.choice([2, 10, 60]))
+            found[place] = log.end, log.records[first : first + most]
+        return found
 
     def _deliver(self, place: tuple[str, int], state: _Place, records: list[Stored]) -> None:
         dice = self.rng.random()

@@ -50,6 +50,8 @@ class Result:
     receipts_repeated: int = 0
     derived_records: int = 0
     outputs: int = 0
+    said_twice_in_one_version: int = 0
+    """Ids of which one version has several bodies: the last in the log's order stands, here as in ClickHouse."""
     findings: int = 0
     timed_out: int = 0
     faults: dict[str, int] = field(default_factory=dict)
@@ -145,15 +147,16 @@ async def _judge(
     """The final comparison, when no worker runs any more."""
     wanted = _closed(truth.said, until_ms)
     records = await _read(kafka, [prefix + topic for topic in DERIVED])
-    said, versions = CanonicalSet(), defaultdict[tuple[str, str], set[int]](set)
+    said, bodies = CanonicalSet(), defaultdict[tuple[str, str, int], set[bytes]](set)
     for record in records:
         topic = record.topic.removeprefix(prefix)
         body = orjson.loads(record.value)
         record_id = record.key.decode() if "event_id" not in body else record_id_of(body)
-        versions[topic, record_id].add(body.get("version", 0))
         said.add(topic, record_id, body)
+        bodies[topic, record_id, body.get("version", 0)].add(record.value)
     result.differences = diff(wanted, _closed(said, until_ms))
     result.derived_records, result.outputs = len(records), len(wanted)
+    result.said_twice_in_one_version = sum(len(values) > 1 for values in bodies.values())
     result.findings = len(wanted.bodies(RISK_FINDING))
     ended = wanted.bodies(TOOL_CALL_DERIVED)
     result.timed_out = len(ended)

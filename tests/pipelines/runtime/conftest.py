@@ -26,9 +26,16 @@ def start(broker: Broker, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def start(
-        ttl_ms: int = 2000, port: int | None = None, broker: Broker = broker, operators: str = "pairs"
+        ttl_ms: int = 2000,
+        port: int | None = None,
+        broker: Broker = broker,
+        operators: str = "pairs",
+        checkpoint_s: float = 30.0,
     ) -> Process:
-        process = Process(broker, tmp_path / f"worker{len(started)}.log", ttl_ms, port or free_port(), operators)
+        log = tmp_path / f"worker{len(started)}.log"
+        process = Process(
+            broker, log, ttl_ms=ttl_ms, port=port or free_port(), operators=operators, checkpoint_s=checkpoint_s
+        )
         started.append(process)
         return process
 

@@ -140,10 +140,12 @@ class Broker:
 class Process:
     """A worker process."""
 
-    def __init__(self, broker: Broker, log: Path, ttl_ms: int, port: int, operators: str = "pairs") -> None:
+    def __init__(
+        self, broker: Broker, log: Path, *, ttl_ms: int, port: int, operators: str, checkpoint_s: float
+    ) -> None:
         self.port = port
         self._log = log
-        args = [broker.bootstrap, broker.prefix, str(self.port), str(ttl_ms), operators]
+        args = [broker.bootstrap, broker.prefix, str(self.port), str(ttl_ms), operators, str(checkpoint_s)]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.pipelines.runtime.worker_process", *args],

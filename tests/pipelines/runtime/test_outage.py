@@ -12,9 +12,10 @@ import orjson
 import pytest
 
 from pipelines.pending_calls.operator import PendingCalls
-from pipelines.runtime import kafka
+from pipelines.runtime import kafka, worker
+from pipelines.runtime.host import Host
 from pipelines.runtime.settings import WorkerSettings
-from pipelines.runtime.worker import run
+from pipelines.runtime.worker import FaustInputs, run
 from schemas.errors import UserError
 from schemas.topics import MCP_RPC
 from services.embedded.host import free_port
@@ -164,3 +165,32 @@ async def test_a_stop_under_load_ends_in_time_and_the_next_worker_goes_on(
     await loading
     start()
     await settled(broker, events, 20)
+
+
+class _Inputs(FaustInputs):
+    """Of one partition, of which the log answers what a test says."""
+
+    answer: tuple[int, int] | None = None
+
+    def joined(self) -> bool:
+        return False
+
+    def assigned(self) -> list[int]:
+        return [3]
+
+    def end(self, topic: str, partition: int) -> tuple[int, int] | None:
+        return self.answer
+
+
+async def test_a_partition_whose_log_never_answers_asks_for_a_new_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = settings("127.0.0.1:1")
+    inputs = _Inputs(None, wanted)
+    host = Host(wanted, inputs)
+    assert worker._unhealthy(inputs, host) == []
+    monkeypatch.setattr(worker, "STALLED_S", -1.0)
+    assert worker._unhealthy(inputs, host)[0].startswith("nothing heard of agenttrace.tool.call/3 and 3 more for ")
+    inputs.answer = (0, 0)
+    monkeypatch.setattr(worker, "STALLED_S", 300.0)
+    assert worker._unhealthy(inputs, host) == []
+    assert worker._unready(inputs, host) == ["not a member of the consumer group yet"]
+    await host.stop()

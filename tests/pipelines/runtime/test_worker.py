@@ -134,11 +134,33 @@ async def test_a_restart_rebuilds_the_state_and_says_nothing_twice(broker: Broke
     second = start(ttl_ms=15_000)
     await until(lambda: second.get("/readyz")[0] == 200, "ready")
     assert 'agenttrace_operator_count{name="seen",operator="pairs"} 60.0' in second.get("/metrics")[1]
-    assert 'agenttrace_pipeline_rebuilds_total{state="complete"} 2.0' in second.get("/metrics")[1]
+    assert 'agenttrace_pipeline_rebuilds_total{source="log",state="complete"} 2.0' in second.get("/metrics")[1]
     assert len(await broker.read(RISK_FINDING)) == findings
     # The calls that the first worker saw begin time out with the second, though nothing comes any more.
     await settled(broker, events, 5)
     assert len(await broker.read(TOOL_CALL_DERIVED)) == 5
+
+
+async def test_a_restart_goes_on_from_a_checkpoint_and_reads_only_the_rest(broker: Broker, start: Start) -> None:
+    await broker.create()
+    first = start(ttl_ms=12_000, checkpoint_s=0.5)
+    events = numbered(traffic(500, 0), "c0")
+    await broker.publish(events[:1000])
+    await until(lambda: value(first, 'agenttrace_pipeline_checkpoints_total{result="written"}') >= 1, "a checkpoint")
+    await until(lambda: committed(broker), "all committed")
+    await until(lambda: value(first, "agenttrace_pipeline_checkpoint_age_seconds") == 0, "all in a checkpoint")
+    # The next commit carries it.
+    await broker.publish(events[1000:])
+    await until(lambda: committed(broker), "all committed")
+    first.kill()
+    second = start(ttl_ms=12_000)
+    await until(lambda: second.get("/readyz")[0] == 200, "ready")
+    assert value(second, 'agenttrace_pipeline_rebuilds_total{source="checkpoint",state="complete"}') == 1
+    assert value(second, "agenttrace_pipeline_rebuild_records_total") <= len(events) - 1000
+    seen = sum(body["event_name"] in {"tool.call.started", "user.prompt.submitted"} for body in events)
+    assert value(second, 'agenttrace_operator_count{name="seen",operator="pairs"}') < seen
+    await settled(broker, events, 50)
+    assert not await broker.dlq()
 
 
 async def test_a_state_that_lacks_deleted_records_is_partial_and_says_so(broker: Broker, start: Start) -> None:
@@ -151,7 +173,7 @@ async def test_a_state_that_lacks_deleted_records_is_partial_and_says_so(broker:
     second = start(ttl_ms=600_000)
     await until(lambda: second.get("/readyz")[0] == 200, "ready")
     metrics = second.get("/metrics")[1]
-    assert 'agenttrace_pipeline_rebuilds_total{state="partial"} 1.0' in metrics
+    assert 'agenttrace_pipeline_rebuilds_total{source="log",state="partial"} 1.0' in metrics
     assert "agenttrace_pipeline_partial_groups 1.0" in metrics
     before = len(await broker.read(RISK_FINDING))
     await broker.publish([call_event("tool.call.started", 0, "new", session_id="p0-0")])
@@ -198,5 +220,10 @@ async def receipts(broker: Broker, count: int) -> bool:
 
 def groups(worker: Process) -> int:
     """Partition numbers that the worker has."""
-    lines = [line for line in worker.get("/metrics")[1].splitlines() if line.startswith("agenttrace_pipeline_groups ")]
-    return int(float(lines[0].split()[1])) if lines else -1
+    return int(value(worker, "agenttrace_pipeline_groups"))
+
+
+def value(worker: Process, metric: str) -> float:
+    """Of a metric with its labels; -1 while it is not there."""
+    lines = [line for line in worker.get("/metrics")[1].splitlines() if line.startswith(metric + " ")]
+    return float(lines[0].split()[-1]) if lines else -1

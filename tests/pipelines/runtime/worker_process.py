@@ -1,6 +1,7 @@
 """A worker as a process of its own, so that a test can kill it.
 
-Arguments: bootstrap, topic prefix, HTTP port, TTL in ms, and `pairs` for the operators of the tests or `all` for ours.
+Arguments: bootstrap, topic prefix, HTTP port, TTL in ms, `pairs` for the operators of the tests or `all` for
+ours, and seconds between checkpoints.
 """
 
 from __future__ import annotations
@@ -26,23 +27,25 @@ def factories(ttl_ms: int, operators: str = "pairs") -> tuple[OperatorFactory, .
     return (lambda _partition: PendingCalls(Ttls(ttl_ms, ttl_ms)), Pairs)
 
 
-def settings(bootstrap: str, prefix: str, port: int, ttl_ms: int, operators: str) -> WorkerSettings:
-    """Settings of a worker of one test."""
+def settings(bootstrap: str, prefix: str, *numbers: str) -> WorkerSettings:
+    """Settings of a worker of one test, from its arguments."""
+    port, ttl_ms, operators, checkpoint_s = numbers
     return WorkerSettings(
         kafka={"bootstrap_servers": bootstrap},
-        operators=factories(ttl_ms, operators),
+        operators=factories(int(ttl_ms), operators),
         group_id=f"{prefix}workers",
         topic_prefix=prefix,
-        http_port=port,
+        http_port=int(port),
         session_timeout_s=6,
         start_timeout_s=10,
+        checkpoint_s=float(checkpoint_s),
     )
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
     try:
-        run(settings(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
+        run(settings(*sys.argv[1:]))
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -17,7 +17,9 @@ from clickhouse_connect.driver import Client
 from schemas.topics import TOOL_CALL
 from services import kafka
 from services.clickhouse_sink import service
+from services.clickhouse_sink.service import Sink
 from services.clickhouse_sink.settings import SinkSettings
+from services.embedded.host import free_port
 from services.embedded.kafka import KafkaBroker
 from tests.services.clickhouse_sink.conftest import until
 from tests.services.clickhouse_sink.events import started
@@ -170,3 +172,21 @@ async def test_a_stop_under_load_drains_and_ends_in_time(
     # What was read is written and committed, no more and no less.
     written = await asyncio.to_thread(client.command, "SELECT count() FROM events")
     assert await committed(settings) == written < published
+
+
+async def test_a_clickhouse_that_is_away_at_the_start_is_waited_for_and_told(settings: SinkSettings) -> None:
+    sink = Sink(replace(settings, clickhouse_dsn=f"http://nobody@127.0.0.1:{free_port()}/default"))
+    task = asyncio.create_task(sink.run())
+    await until(lambda: any(reason.startswith("ClickHouse: ") for reason in sink.not_ready()), "it says so")
+    assert sink.unhealthy() == []
+    sink.stop()
+    await asyncio.wait_for(task, 10)
+
+
+async def test_a_sink_in_which_nothing_moves_asks_to_be_started_again(
+    settings: SinkSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(settings) as sink:
+        assert sink.unhealthy() == []
+        monkeypatch.setattr(service, "STUCK_S", -1.0)
+        assert sink.unhealthy()[0].startswith("nothing moved for ")
