@@ -322,7 +322,8 @@ class Group:
                 self._remember(repeat, (topic, record_id), output)
         handlers = out.later.get(body.get("event_name", ""))
         if handlers:
-            record = Record(topic, self.partition, NO_OFFSET, timestamp_ms(body["timestamp"]), body, self._cause_ms)
+            at_ms = timestamp_ms(body["timestamp"])
+            record = Record(topic, self.partition, NO_OFFSET, at_ms, body, cause_ms=self._cause_ms)
             for handle, later_out in handlers:
                 try:
                     handle(record, later_out)

@@ -60,7 +60,7 @@ class Record:
     __slots__ = ("_event_ms", "cause_ms", "event", "log_time_ms", "offset", "partition", "topic")
 
     def __init__(
-        self, topic: str, partition: int, offset: int, log_time_ms: int, event: Event, cause_ms: int | None = None
+        self, topic: str, partition: int, offset: int, log_time_ms: int, event: Event, *, cause_ms: int | None = None
     ) -> None:
         self.topic = topic
         self.partition = partition
