@@ -46,7 +46,9 @@ fmt: install ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: install ## measure the hot paths; writes JSON and a table
+bench: install ## measure the hot paths; writes docs/benchmarks.md
+	@$(BIN)/python -c 'import quixstreams' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@$(BIN)/python -m tests.bench.run $(ARGS)
 
 chaos: install ## storms on the real stack and what held, about half an hour; ARGS="kills --short" for one of them

@@ -87,7 +87,7 @@ class PendingCalls:
         self.horizon_ms = self._ttls.longest_ms + KEEP_MS
         self._progress_ms = 0
         self._calls: dict[str, Call] = {}
-        # By session: the id of its only call that is not closed, or its name and the ids of all of them.
+        # By session: the id of the only call that its end can matter to, or its name and the ids of all of them.
         self._open: dict[str, str | tuple[str, set[str]]] = {}
         self._ends: dict[str, _Ends] = {}
         self._due: dict[int, list[str]] = {}
@@ -296,11 +296,12 @@ class PendingCalls:
         due.append(call_id)
 
     def _close(self, call_id: str, call: Call) -> None:
-        if call.session is not None:
-            self._leave(call_id, call.session)
-        if call.approvals is None:
-            # Only an earlier start could reopen it, and that brings its own fields.
-            call.own = call.alike = None
+        if not self._may_be_said(call):
+            if call.session is not None:
+                self._leave(call_id, call.session)
+            if call.approvals is None:
+                # Only an earlier start could reopen it, and that brings its own fields.
+                call.own = call.alike = None
         if call.closed:
             return
         call.closed = True
@@ -320,7 +321,11 @@ class PendingCalls:
         if call.session is not None:
             self._leave(call_id, call.session)
 
-    # Which calls of a session are not closed.
+    def _may_be_said(self, call: Call) -> bool:
+        """True if a worker before may have called it abandoned by an end of its session that is not read here yet."""
+        return call.end_ms > self._progress_ms + GRACE_MS and call.own is not None and call.session is not None
+
+    # Which calls a session's end can matter to: those that are not closed, and those closed far ahead of the progress.
 
     def _enter(self, call_id: str, call: Call, session: str) -> None:
         known = self._open.get(session)
@@ -447,7 +452,7 @@ class PendingCalls:
             call.approvals = approvals and [(at_ms, kind) for at_ms, kind in approvals]
             call.said = said and tuple(said)
         for (call_id, call), second in zip(self._calls.items(), data["due"], strict=True):
-            if call.session is not None and not call.closed:
+            if call.session is not None and (not call.closed or self._may_be_said(call)):
                 self._enter(call_id, call, call.session)
             if second:
                 self._wake_at(call_id, call, second * 1000)

@@ -28,6 +28,8 @@ MAX_PRODUCERS = 50_000
 """Producers (id, epoch) remembered per topic for dropping duplicates; beyond it the first seen are forgotten."""
 MAX_REPEATED = 50_000
 """Outputs remembered after a take-over to be said once more."""
+WAIT_BITS = 15
+"""Low bits of a version: how long after the last record (s) it was said, at most 9 hours."""
 
 Handler = tuple[Callable[[Record, Any], None], "_Out"]
 
@@ -90,8 +92,10 @@ class _Out:
 class Group:
     """State of all operators for one partition number of the input topics.
 
-    `next_offsets` and `log_times` say, by topic, up to where the state is folded; the sum of the former is the version
-    of what is emitted. While `muted`, outputs and refusals are dropped (a rebuild repeats what was said before).
+    `next_offsets` and `log_times` say, by topic, up to where the state is folded. The version of what is emitted grows
+    with the sum of the former and, of equal sums, with the progress since the last record: of two workers who know the
+    same records, the one who was told less loses. While `muted`, outputs and refusals are dropped (a rebuild repeats
+    what was said before).
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class Group:
         self.unrepeated = 0
         self._settled: Mapping[str, int] = {}
         self._settled_ms = 0
-        self._version = 0
+        self._next_offset = 0
         self._cause_ms = 0
         self._feeding: tuple[str, int] | None = None
         self._outputs: dict[tuple[str, str], Output] = {}
@@ -156,7 +160,7 @@ class Group:
         log_time = self.log_times.get(topic, 0)
         for raw in records:
             offset = raw.offset
-            self._version = others + offset + 1
+            self._next_offset = offset + 1
             self._cause_ms = raw.timestamp
             self.consumed += 1
             log_time = max(log_time, raw.timestamp)
@@ -196,7 +200,6 @@ class Group:
         if self.muted and self.progress_ms < self._settled_ms < t_ms:
             self.progress(self._settled_ms)
         self.progress_ms = self._cause_ms = t_ms
-        self._version = sum(self.next_offsets.values())
         self._feeding = None
         for operator, out in zip(self.operators, self._outs, strict=True):
             try:
@@ -290,7 +293,8 @@ class Group:
         if self._repeat is None:
             return
         said, self._repeat = self._repeat, None
-        version = sum(self.next_offsets.values())
+        self._feeding = None
+        version = self._version()
         # What is not sent yet counts too: its version is that of its own record.
         said.update(self._outputs)
         for place, output in said.items():
@@ -301,7 +305,7 @@ class Group:
     def emit(self, out: _Out, topic: str, record_id: str, body: Event, key: str | None) -> None:
         """Stamp, collect and chain one output of the operator behind `out`."""
         if topic != topics.RISK_FINDING_OCSF:
-            body["version"] = self._version
+            body["version"] = self._version()
             if topic in STAMPED_WITH_STATE and self.progress_ms < self.partial_until_ms:
                 body["state"] = "partial"
         repeat = self._repeat if self.muted else None
@@ -331,11 +335,17 @@ class Group:
                     value = orjson.dumps(body)
                     self._refuse(Refusal(topic, NO_OFFSET, record_id.encode(), value, later_out.name, where(error)))
 
+    def _version(self) -> int:
+        if self._feeding is not None:
+            return (self._feeding[1] + self._next_offset) << WAIT_BITS
+        waited_ms = self.progress_ms - max(self.log_times.values(), default=0)
+        wait_s = min(max(waited_ms // 1000, 0), (1 << WAIT_BITS) - 1)
+        return sum(self.next_offsets.values()) << WAIT_BITS | wait_s
+
     def _is_unsettled(self) -> bool:
         if self._feeding is None:
             return self.progress_ms > self._settled_ms
-        topic, others = self._feeding
-        return self._version - others > self._settled[topic]
+        return self._next_offset > self._settled[self._feeding[0]]
 
     def _remember(self, repeat: dict[tuple[str, str], Output], place: tuple[str, str], output: Output) -> None:
         repeat[place] = output

@@ -57,6 +57,9 @@ class Inputs(Protocol):
     def told(self, partition: int, told: Told) -> None:
         """To go with the next commit."""
 
+    def committed(self, topic: str, partition: int) -> int | None:
+        """Offset from which the next worker would be delivered; None if not known."""
+
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
 
@@ -82,6 +85,10 @@ class _Owned:
     def is_settled(self) -> bool:
         """True if there is a state, and nothing of what it said has to be said once more."""
         return self.member is not None and self.settled is None
+
+
+class _GivenAway(Exception):
+    """The partition is not this worker's."""
 
 
 class Host:
@@ -111,6 +118,7 @@ class Host:
                 if self._inputs.fenced():
                     raise TimeoutError("no answer of the consumer group within the session timeout")
                 await self._make_ready(owned)
+                self._check(owned)
                 await self._fold(owned, topic, records)
                 self._progress(owned)
                 await self._flush(owned)
@@ -135,8 +143,11 @@ class Host:
             async with owned.lock:
                 try:
                     await self._make_ready(owned)
+                    self._check(owned)
                     self._progress(owned)
                     await self._flush(owned)
+                except _GivenAway:
+                    continue
                 except Exception as error:
                     self._failed(partition, error)
         await self._find_lost()
@@ -170,6 +181,13 @@ class Host:
         """None while records are processed as they come, else for how long none were."""
         stalled = self._stalled_s()
         return f"lag, but nothing processed for {stalled:.0f} s" if stalled > STALLED_S else None
+
+    def _check(self, owned: _Owned) -> None:
+        """Raise _GivenAway if the partition is another worker's: a batch of before the rebalance, or a slow rebuild."""
+        inputs, partition = self._inputs, owned.group.partition
+        if not inputs.rebalancing() and partition not in inputs.assigned():
+            owned.member = None
+            raise _GivenAway
 
     def _own(self, partition: int) -> _Owned:
         owned = self._owned.get(partition)
@@ -336,6 +354,8 @@ class Host:
         while True:
             try:
                 await step()
+            except _GivenAway:
+                return False
             except Exception as error:
                 self._failed(partition, error)
             else:
@@ -362,10 +382,18 @@ class Host:
                 if owned.member is not None and end is not None and end[0] > offset:
                     yield topic, partition, offset, end[0] - offset
 
+    def _uncommitted(self) -> Iterator[tuple[str, int, int, int]]:
+        """The same of what the state has seen but nobody committed: batches lost that a rebalance brought again."""
+        for partition, owned in self._owned.items():
+            for topic in owned.group.log_times if owned.member is not None else ():
+                offset, committed = owned.group.next_offsets[topic], self._inputs.committed(topic, partition)
+                if committed is not None and committed < offset:
+                    yield topic, partition, committed, offset - committed
+
     async def _find_lost(self) -> None:
         now = _now()
         if self._waiting and now - max(self._processed_at, self._rewound_at) > LOST_S:
-            for topic, partition, offset, lag in [*self._behind()]:
+            for topic, partition, offset, lag in [*self._uncommitted(), *self._behind()]:
                 self._rewound_at = now
                 log.warning("%s/%d: %d records were not delivered, reading from %d", topic, partition, lag, offset)
                 try:

@@ -122,6 +122,11 @@ class FaustInputs:
         settled = told.settled and {self._prefix + topic: offset for topic, offset in told.settled.items()}
         self._app.told[partition] = told._replace(settled=settled)
 
+    def committed(self, topic: str, partition: int) -> int | None:
+        """Offset from which the next worker would be delivered, as far as Faust knows."""
+        committed: int | None = self._app.consumer._committed_offset.get(TP(self._prefix + topic, partition))
+        return committed
+
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
         await self._app.consumer.seek_wait({TP(self._prefix + topic, partition): offset})

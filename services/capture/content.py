@@ -3,7 +3,6 @@ tenant's key."""
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -20,6 +19,7 @@ from schemas.content import Content
 from schemas.facts import MAX_ITEMS, Facts
 from services.capture.facts import extract
 from services.capture.facts.collect import Collector
+from services.capture.keyed import Keyed
 from services.capture.redaction import Examined, Finding, Redactor, RulePack, placeholder, truncate
 from services.capture.redaction.redactor import to_bytes
 from services.capture.tokens import tokens
@@ -41,6 +41,7 @@ _MAX_IDENT = 256
 # What is longer is not kept for the next delivery of the same value.
 _RECENT_BYTES = 64 * 1024
 _RECENT_SUMMARY = 8192
+_RECENT_EVENT = 2048
 
 
 class CaptureLevel(StrEnum):
@@ -84,10 +85,13 @@ class Capture:
     def __init__(self, settings: CaptureSettings, rules: RulePack | None = None) -> None:
         self.settings = settings
         self.redactor = Redactor(settings.hash_key, rules)
+        self._keyed = Keyed(settings.hash_key)
         self._last: tuple[_Reading, ...] = ()
         self._recent = _Recent(256)
         # Names, flags and paths known to hold no secret.
         self._clean = _Recent(4096)
+        # Events, as JSON, that the last check found nothing in.
+        self._passed = _Recent(256)
         self.ident: Callable[[str], str] = lru_cache(maxsize=8192)(self._ident)
         self._few = lru_cache(maxsize=1024)(self._native)
 
@@ -100,15 +104,12 @@ class Capture:
 
     def raw_hash(self, body: bytes) -> str:
         """`hmac-sha256:<key id>:raw:<hex>` over bytes as they came."""
-        return f"hmac-sha256:{self.settings.key_id}:raw:{self._hmac(body)}"
-
-    def _hmac(self, body: bytes) -> str:
-        return hmac.digest(self.settings.hash_key, body, "sha256").hex()
+        return f"hmac-sha256:{self.settings.key_id}:raw:{self._keyed.hex(body)}"
 
     def _serialised(self, value: Any) -> tuple[bytes, str]:
         body = canonical(value)
         if len(body) <= MAX_HASHED_BYTES:
-            return body, f"hmac-sha256:{self.settings.key_id}:{self._hmac(body)}"
+            return body, f"hmac-sha256:{self.settings.key_id}:{self._keyed.hex(body)}"
         body = _as_it_came(value, body)
         return body, self.raw_hash(body)
 
@@ -270,8 +271,13 @@ class Capture:
             serialised = orjson.dumps(event)
         except (TypeError, ValueError):
             serialised = None
-        if serialised is not None and not self.redactor.may_hold(serialised):
-            return event, 0
+        if serialised is not None:
+            if self._passed.get(serialised):
+                return event, 0
+            if not self.redactor.may_hold(serialised):
+                if len(serialised) <= _RECENT_EVENT:
+                    self._passed.put(serialised, True)
+                return event, 0
         raw = {
             side: event[side]["summary"]
             for side, level in (("input", self.settings.level_input), ("output", self.settings.level_output))

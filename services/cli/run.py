@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from services.cli.main import load_config
@@ -19,6 +17,7 @@ def collector() -> None:
       agenttrace collector
       AGENTTRACE_COLLECTOR__SINKS=jsonl AGENTTRACE_SINKS__JSONL__PATH=events.jsonl agenttrace collector
     """
+    from services.collector.loop import run
     from services.collector.service import Collector
     from services.collector.settings import from_config
 
@@ -29,7 +28,7 @@ def collector() -> None:
     async def serve() -> None:
         await Collector(settings).run()
 
-    asyncio.run(serve())
+    run(serve())
 
 
 @click.command()

@@ -91,7 +91,7 @@ class Doors:
     def settle(self, connection: Peer, name: str, delivery: str | None, size: int, taken: bool) -> str | None:
         """Count a hook. Why it is refused, None where it is answered: taken, or its loss remembered for a receipt."""
         intake = self.intake
-        intake.metrics.hooks.labels(name, "socket" if _is_local(connection) else "http").inc()
+        intake.metrics.hooks_of(name, "socket" if is_local(connection) else "http").inc()
         if taken:
             return None
         if delivery is not None:
@@ -160,7 +160,7 @@ class Doors:
 
     def admits(self, connection: Peer, host: str) -> bool:
         """Whether a POST without Origin and Authorization may come from there; `_admitted` says why not."""
-        if _is_local(connection):
+        if is_local(connection):
             return _peer_uid(connection) in (None, os.getuid(), 0)
         return not self.token and _is_loopback(host)
 
@@ -172,7 +172,7 @@ class Doors:
         A web page is refused by what it cannot help sending: another Host (DNS rebinding) or an Origin.
         """
         connection = _socket(request)
-        if _is_local(connection):
+        if is_local(connection):
             uid = _peer_uid(connection)
             if uid not in (None, os.getuid(), 0):
                 return _error(403, f"the socket is for the user with id {os.getuid()}, not {uid}")
@@ -216,7 +216,8 @@ def _socket(request: web.Request) -> Peer:
     return found
 
 
-def _is_local(connection: Peer) -> bool:
+def is_local(connection: Peer) -> bool:
+    """Whether a connection came by the Unix socket."""
     return connection is not None and connection.family == socket.AF_UNIX
 
 

@@ -17,8 +17,8 @@ _KEPT = ("event_id", "timestamp", "observed_at", "agent_runtime", "source_adapte
 _NAMES = ("tenant_id", "workspace_id", "session_id", "root_session_id", "connection_id", "source_event_name")
 
 
-def fit(event: dict[str, Any], raw_hash: Callable[[bytes], str]) -> dict[str, Any]:
-    """The event within MAX_VALUE_BYTES: native fields go first, then summaries, labels, then the ends of all long
+def fit(event: dict[str, Any], raw_hash: Callable[[bytes], str]) -> tuple[dict[str, Any], bytes]:
+    """The event within MAX_VALUE_BYTES, and its JSON: native fields go first, then summaries, labels, then the ends of all long
     texts and lists.
 
     `native.agenttrace_cut` says so. What is too large even then becomes agent.payload.quarantined under the same
@@ -26,14 +26,14 @@ def fit(event: dict[str, Any], raw_hash: Callable[[bytes], str]) -> dict[str, An
     """
     whole = orjson.dumps(event)
     if len(whole) <= MAX_VALUE_BYTES:
-        return event
+        return event, whole
     event = {**event, "native": {"agenttrace_cut": True}}
     for cut in (_without_summaries, _without_labels, _shortened):
-        if len(orjson.dumps(event)) <= MAX_VALUE_BYTES:
-            return event
+        if len(less := orjson.dumps(event)) <= MAX_VALUE_BYTES:
+            return event, less
         event = cut(event)
-    if len(orjson.dumps(event)) <= MAX_VALUE_BYTES:
-        return event
+    if len(less := orjson.dumps(event)) <= MAX_VALUE_BYTES:
+        return event, less
     names = {
         name: event[name] for name in _NAMES if isinstance(event.get(name), str) and name in Quarantined.model_fields
     }
@@ -49,7 +49,8 @@ def fit(event: dict[str, Any], raw_hash: Callable[[bytes], str]) -> dict[str, An
             "severity": "warning",
         }
     )
-    return to_json(made)
+    receipt = to_json(made)
+    return receipt, orjson.dumps(receipt)
 
 
 def _without_summaries(event: dict[str, Any]) -> dict[str, Any]:

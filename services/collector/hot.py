@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 
 from services.adapters.registry import ADAPTERS, NEUTRAL_ANSWER, normalise
-from services.collector.app import Doors
+from services.collector.app import Doors, is_local
 from services.collector.heavy import HEAVY_BYTES
 from services.forwarder.protocol import HEADER_DELIVERY
 
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._size = self._wanted = 0
         self._asked: Asked | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closing = self._known = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opened."""
@@ -147,9 +147,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hook(self, asked: Asked, data: bytes) -> None:
         began, doors = time.perf_counter(), self._server.doors
-        if not doors.admits(self._socket, asked.host):
-            self._pass_on(data)
-            return
+        # Who is at the other end of a socket stays the same; by TCP the head tells.
+        if not self._known:
+            if not doors.admits(self._socket, asked.host):
+                self._pass_on(data)
+                return
+            self._known = is_local(self._socket)
         intake, body, after = doors.intake, data[asked.start : asked.end], data[asked.end :]
         try:
             context = intake.context(ADAPTERS[asked.name].runtime, asked.delivery, time.time_ns() // 1_000_000)

@@ -26,7 +26,7 @@ from services.adapters.registry import ADAPTERS
 from services.capture.content import Capture
 from services.collector.drops import Rewritten
 from services.collector.fit import fit
-from services.collector.journal import Journal, encode
+from services.collector.journal import Journal, encode_written
 from services.collector.losses import Losses
 from services.collector.metrics import Metrics
 from services.collector.reserve import Reserve
@@ -282,9 +282,9 @@ class Intake:
         if self.disk_full:
             return last_resort and self._keep_last(events)
         identity = self.identity
-        seq = self._stamp(events)
+        seq, line = self._stamp(events)
         try:
-            written = self.journal.append(events, identity.epoch, identity.seq + 1)
+            written = self.journal.put(line, identity.epoch, identity.seq + 1)
         except OSError as error:
             self.problem = f"journal_{_said(error.strerror or 'error')}"
             self.disk_full = error.errno in _FULL
@@ -294,30 +294,30 @@ class Intake:
         self._given(events, seq)
         return True
 
-    def _stamp(self, events: list[dict[str, Any]]) -> int:
-        """Give the events the next seqs and keep each within its size; the last seq given."""
+    def _stamp(self, events: list[dict[str, Any]]) -> tuple[int, bytes]:
+        """Give the events the next seqs and keep each within its size; the last seq given and the journal line."""
         identity = self.identity
-        seq = identity.seq
+        seq, written = identity.seq, []
         for index, event in enumerate(events):
             seq += 1
             producer: dict[str, Any] = {"id": identity.id, "epoch": identity.epoch, "seq": seq}
             if seq == 1 and identity.previous_epoch is not None:
                 producer |= {"previous_epoch": identity.previous_epoch, "previous_seq": identity.previous_seq}
             event["producer"] = producer
-            events[index] = fit(event, self.capture.raw_hash)
-        return seq
+            events[index], json = fit(event, self.capture.raw_hash)
+            written.append(json)
+        return seq, encode_written(written)
 
     def _given(self, events: list[dict[str, Any]], seq: int) -> None:
         self.identity.seq = seq
         for event in events:
-            self.metrics.events.labels(TOPIC_OF_EVENT[event["event_name"]]).inc()
+            self.metrics.events_of(TOPIC_OF_EVENT[event["event_name"]]).inc()
 
     def _keep_last(self, events: list[dict[str, Any]]) -> bool:
         """On a full disk: the last drop class into the reserve, the rest onto the counter page. Always True."""
         kept = [event for event in events if drop_class(event["event_name"]) == LAST_CLASS]
         gone = [event for event in events if drop_class(event["event_name"]) < LAST_CLASS]
-        seq = self._stamp(kept)
-        line = encode(kept)
+        seq, line = self._stamp(kept)
         if len(line) > self.reserve.room:
             kept, gone = [], events
         if gone:
@@ -360,8 +360,13 @@ class JournalError(Exception):
     """The journal takes nothing now; its text is the reason."""
 
 
-_EXAMINED = frozenset({"input", "output", "content", "facts", "native"})
-"""What a Context lets only its Capture make, from values that it searched whole; the last check is for all the rest."""
+_EXAMINED = frozenset(
+    "input output content facts native call_key tool_call_id event_id timestamp observed_at call_id span_id occurrence "
+    "duration_ms".split()
+)
+"""What a Context lets only its Capture make, from values that it searched whole, and what is no text of a payload (ids
+and times of its own, numbers); the last check is for all the rest, which is mostly the same from hook to hook.
+"""
 _OWN_EXAMINED = frozenset({"native", "ranges"})
 """What the collector itself fills with names of segments and numbers, some of which look like those of cards."""
 

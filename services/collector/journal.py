@@ -254,7 +254,15 @@ class Journal:
 
 def encode(content: list[dict[str, Any]] | dict[str, Any]) -> bytes:
     """A journal line, newline included."""
-    body = orjson.dumps(content)
+    return _line(orjson.dumps(content))
+
+
+def encode_written(events: list[bytes]) -> bytes:
+    """`encode` for events that are JSON already."""
+    return _line(b"[%b]" % b",".join(events))
+
+
+def _line(body: bytes) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 

@@ -3,7 +3,7 @@ its memory.
 
 `python tests/bench/bench_collector.py` prints the figures as JSON. The collector runs in a process of its own with a
 JSON-lines sink, or with `--kafka` on an embedded broker, which then shares the cores; the callers share one more
-process. `--uvloop` runs it on uvloop.
+process. `--asyncio` runs it on asyncio's own loop in place of the collector's.
 """
 
 from __future__ import annotations
@@ -197,6 +197,7 @@ def _broker(home: Path) -> Iterator[str]:
 
 def _serve(home: Path) -> None:
     from services.capture.content import Capture, CaptureSettings
+    from services.collector.loop import run as run_loop
     from services.collector.service import Collector, CollectorSettings
     from services.collector.sinks import JsonlSink, KafkaSink, Sink
 
@@ -215,20 +216,18 @@ def _serve(home: Path) -> None:
     async def serve() -> None:
         await Collector(given).run()
 
-    if "--uvloop" in sys.argv:
-        import uvloop
-
-        uvloop.run(serve())
+    if "--asyncio" in sys.argv:
+        asyncio.run(serve())
     elif "--profile" in sys.argv:
         import cProfile
 
         profile = cProfile.Profile()
         profile.enable()
-        asyncio.run(serve())
+        run_loop(serve())
         profile.disable()
         profile.dump_stats(sys.argv[sys.argv.index("--profile") + 1])
     else:
-        asyncio.run(serve())
+        run_loop(serve())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""`make bench`: runs the benches, writes their figures as JSON and as a table. Never part of the test run.
+"""`make bench`: runs the benches, writes their figures as JSON and as docs/benchmarks.md. Never part of the test run.
 
-Figures are medians and ratios within one run on one machine; compare the ratios, not the absolute times of two machines.
+A run of some benches only keeps the figures that an earlier run wrote for the others.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from typing import Any
 
 import orjson
 
+from tests.bench.report import markdown
+
 BENCHES = {
     "forwarder": "start to exit of agenttrace-hook, beside `true`",
     "collector": "hooks a second and handler time, journal and redaction on",
     "capture": "redaction and facts",
-    "operators": "cost of each operator in process",
+    "operators": "cost of each operator in process, and how it grows",
     "pipelines": "operators on real Kafka, beside a plain aiokafka loop",
+    "streams": "the same work hosted by our worker, a plain loop, plain Faust and Quix Streams",
     "sink": "rows a second into ClickHouse, beside the client alone",
+    "latency": "from hook to row and from hook to finding, the whole stack on this machine",
 }
-OUT = Path(".agenttrace/bench")
+OUT = Path(".agenttrace/bench/results.json")
+PAGE = Path("docs/benchmarks.md")
 
 
 def machine() -> dict[str, Any]:
@@ -38,42 +43,25 @@ def machine() -> dict[str, Any]:
     }
 
 
-def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    """Figures with dotted names."""
-    if isinstance(value, dict):
-        return [row for key, item in value.items() for row in flat(item, f"{name}.{key}" if name else str(key))]
-    if isinstance(value, list):
-        return [row for index, item in enumerate(value) for row in flat(item, f"{name}[{index}]")]
-    return [(name, value)]
-
-
-def table(results: dict[str, Any]) -> str:
-    """The figures as Markdown."""
-    lines = []
-    for name, found in results["benches"].items():
-        lines += [f"### {name}: {BENCHES[name]}", "", "| figure | value |", "| --- | --- |"]
-        for figure, value in flat(found):
-            lines.append(f"| {figure} | {round(value, 3) if isinstance(value, float) else value} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Run the named benches, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[*BENCHES, []], help="benches to run; all without any")
     names = parser.parse_args().names or list(BENCHES)
-    results: dict[str, Any] = {"machine": machine(), "benches": {}}
+    before = orjson.loads(OUT.read_bytes())["benches"] if OUT.exists() else {}
+    results: dict[str, Any] = {"machine": machine(), "benches": before}
     for name in names:
         began = time.monotonic()
         print(f"{name}: {BENCHES[name]} …", file=sys.stderr, flush=True)
         results["benches"][name] = importlib.import_module(f"tests.bench.bench_{name}").run()
         print(f"{name}: done in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "results.json").write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2) + b"\n")
-    (OUT / "results.md").write_text(table(results), encoding="utf-8")
-    print(table(results))
-    print(f"written: {OUT}/results.json, {OUT}/results.md", file=sys.stderr)
+    results["benches"] = {name: results["benches"][name] for name in BENCHES if name in results["benches"]}
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2) + b"\n")
+    page = markdown(results, BENCHES)
+    PAGE.write_text(page, encoding="utf-8")
+    print(page[: page.index("\n## ", page.index("| kept |"))])
+    print(f"written: {OUT}, {PAGE}", file=sys.stderr)
 
 
 if __name__ == "__main__":

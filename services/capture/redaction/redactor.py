@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -12,6 +11,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from services.capture.keyed import Keyed
 from services.capture.redaction.keys import argv_contexts, name_of, plausible
 from services.capture.redaction.rules import RulePack
 from services.capture.redaction.scan import Found, Scanner, merge
@@ -84,12 +84,12 @@ class Redactor:
     def __init__(self, key: bytes, rules: RulePack | None = None) -> None:
         if len(key) < 16:
             raise ValueError(f"redaction key has {len(key)} bytes; it needs at least 16")
-        self._key = key
+        self._keyed = Keyed(key)
         self._scanner = _scanner(rules or _default())
 
     def fingerprint(self, secret: bytes) -> str:
         """First 16 hex digits of HMAC-SHA256(key, secret)."""
-        return hmac.digest(self._key, secret, "sha256").hex()[:FINGERPRINT_HEX]
+        return self._keyed.hex(secret)[:FINGERPRINT_HEX]
 
     def scan(self, text: bytes) -> tuple[Finding, ...]:
         """What a text holds, without rewriting it."""

@@ -86,13 +86,19 @@ async def test_hooks_go_between_the_chunks_of_a_batch(tmp_path: Path) -> None:
 
 
 async def test_the_socket_is_refused_to_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(settings(tmp_path)) as collector, client(collector, socket=True) as session:
-        async with session.post("/hooks/codex", data=orjson.dumps(PRE)) as answer:
+    async with running(settings(tmp_path)) as collector:
+        async with (
+            client(collector, socket=True) as session,
+            session.post("/hooks/codex", data=orjson.dumps(PRE)) as answer,
+        ):
             assert answer.status == 200
         # The peer is this process: let the collector believe that it runs as somebody else.
         peer = struct.pack("3i", os.getpid(), os.getuid() + 1, 0)
         monkeypatch.setattr(app, "_PEER", Peer(peer))
-        async with session.post("/hooks/codex", data=orjson.dumps(POST)) as answer:
+        async with (
+            client(collector, socket=True) as session,
+            session.post("/hooks/codex", data=orjson.dumps(POST)) as answer,
+        ):
             assert answer.status == 403
             assert f"not {os.getuid() + 1}" in (await answer.json())["error"]
     assert len(journalled(tmp_path)) == 1

@@ -1,0 +1,23 @@
+"""The event loop of a collector: uvloop where the platform has it, for it takes a third less from a short connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+try:
+    import uvloop
+except ImportError:
+    pass
+else:
+    new_event_loop = uvloop.new_event_loop
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run, on that loop."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
