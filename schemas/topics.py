@@ -144,7 +144,14 @@ TOPICS: tuple[Topic, ...] = (
     Topic(METRIC_PARTIAL, "internal", "tenant|runtime|server|tool", retention_ms=KEPT_SHORT),
     Topic(MCP_CALL, "internal", "tenant|canonical server", retention_ms=KEPT_SHORT),
     Topic(RULE_MATCH, "internal", "tenant|rule|group value", retention_ms=KEPT_SHORT),
-    Topic(CHECKPOINT, "internal", "operator|partition", compacted=True),
+    Topic(
+        CHECKPOINT,
+        "internal",
+        "part|partition|slot|number",
+        compacted=True,
+        # What is written anew every 30 s must not wait for the default 1 GiB or 7 days before it is compacted.
+        extra={"segment.bytes": str(64 << 20), "segment.ms": "3600000", "delete.retention.ms": "3600000"},
+    ),
 )
 
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}

@@ -296,7 +296,9 @@ class PendingCalls:
         due.append(call_id)
 
     def _close(self, call_id: str, call: Call) -> None:
-        if not self._may_be_said(call):
+        if self._may_be_said(call):
+            self._enter(call_id, call, call.session or "")
+        else:
             if call.session is not None:
                 self._leave(call_id, call.session)
             if call.approvals is None:

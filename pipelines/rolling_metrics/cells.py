@@ -23,12 +23,14 @@ class Key:
     """One object of an operator for all that is counted by the same names, so that it is compared by identity.
 
     `deltas` are the calls that opened less those that closed, by minute; `carry` sums the minutes that are forgotten.
+    `tick` is the latest tick of log time of the records of it.
     """
 
-    __slots__ = ("__weakref__", "carry", "deltas", "names")
+    __slots__ = ("__weakref__", "carry", "deltas", "names", "tick")
 
     def __init__(self, names: Names) -> None:
         self.names = names
+        self.tick = 0
         self.carry = 0
         self.deltas: dict[int, int] = {}
 

@@ -72,7 +72,7 @@ MAX_NAME = 200
 _SOURCES: tuple[str, ...] = get_args(ToolSource)
 _RUNTIMES: tuple[str, ...] = get_args(Runtime)
 _STARTS = frozenset({"tool.call.started", "mcp.rpc.request"})
-_DUMP_VERSION = 2
+_DUMP_VERSION = 3
 
 
 class _Window:
@@ -157,6 +157,10 @@ class RollingMetrics:
         ref, key = call_ref(event), self._key(event)
         start = (ms, event["event_id"], key, size_bytes(event.get("input") or event.get("request")) or 0)
         call, minute = self._calls.get(ref), ms // MINUTE_MS
+        if call is None and key.tick <= self._log_tick:
+            key.tick = self._log_tick
+        else:
+            self._meet(key, call)
         if call is None:
             self._new_call(ref, (start, ()), ms - SAME_CALL_MS)
             self._flying.add(key)
@@ -178,6 +182,10 @@ class RollingMetrics:
     def _end(self, event: Event, ms: int, outcome: str, inferred: bool) -> None:
         ref, event_id = call_ref(event), event["event_id"]
         call, key, minute = self._calls.get(ref), self._key(event), ms // MINUTE_MS
+        if key.tick <= self._log_tick and (call is None or (not call[1] and call[0][2] is key)):  # type: ignore[index]
+            key.tick = self._log_tick
+        else:
+            self._meet(key, call)
         if event.get("retracted"):
             if call is not None:
                 ends = list(call[1])
@@ -205,6 +213,20 @@ class RollingMetrics:
             # seen the stronger end, may have counted it.
             self._cell(minute, key)
             self._look_at(ref, ms)
+
+    def _meet(self, key: Key, call: Call | None) -> None:
+        """A record of this key and call is folded: what it changes is due when the latest is of all that it meets.
+
+        Only a worker that has read that one can have said it, whichever of them was read first here.
+        """
+        keys = {key}
+        if call is not None:
+            keys.update(end.payload[0] for end in call[1])
+            if call[0] is not None:
+                keys.add(call[0][2])
+        self._log_tick = max(self._log_tick, *[one.tick for one in keys])
+        for one in keys:
+            one.tick = self._log_tick
 
     def _first_end(self, start: Start | None, end: End) -> None:
         """What `_replace` would do for the only end of a call, without making what is not needed: nearly all ends."""
@@ -553,7 +575,7 @@ class RollingMetrics:
             ],
             "floor": self._floor,
             "tick": self._tick,
-            "keys": [list(key.names) for key in keys],
+            "keys": [[*key.names, key.tick] for key in keys],
         }
         return orjson.dumps(state)
 
@@ -562,7 +584,11 @@ class RollingMetrics:
         data = orjson.loads(state)
         if not isinstance(data, dict) or data.get("version") != _DUMP_VERSION:
             raise ValueError("not a state of rolling_metrics of this version")
-        keys = [self._key_of(Names(*names)) for names in data["keys"]]
+        keys = []
+        for *names, tick in data["keys"]:
+            key = self._key_of(Names(*names))
+            key.tick = tick
+            keys.append(key)
 
         def end_of(dumped: list[Any]) -> End:
             inferred, ms, event_id, key, *said = dumped

@@ -57,8 +57,8 @@ class Inputs(Protocol):
     def told(self, partition: int, told: Told) -> None:
         """To go with the next commit."""
 
-    def committed(self, topic: str, partition: int) -> int | None:
-        """Offset from which the next worker would be delivered; None if not known."""
+    def committed(self, topic: str, partition: int) -> int:
+        """Offset from which the next worker would be delivered; 0 if nothing was committed."""
 
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""
@@ -387,7 +387,7 @@ class Host:
         for partition, owned in self._owned.items():
             for topic in owned.group.log_times if owned.member is not None else ():
                 offset, committed = owned.group.next_offsets[topic], self._inputs.committed(topic, partition)
-                if committed is not None and committed < offset:
+                if committed < offset:
                     yield topic, partition, committed, offset - committed
 
     async def _find_lost(self) -> None:
@@ -406,7 +406,7 @@ class Host:
 
     def _measure(self) -> None:
         lag = sum(lag for *_, lag in self._behind())
-        if not lag:
+        if not lag and not any(self._uncommitted()):
             self._processed_at = _now()
         self.metrics.lag.set(lag)
         self.metrics.idle.set(self._stalled_s())

@@ -77,9 +77,12 @@ class LogReader:
         start = await self._load(pointers, begin, upto, told) or await self._from_horizon(begin, upto, told)
         group = self.group
         group.begin_rebuild(start, self.settled, self.settled_ms)
-        async for _ in self._read(start, upto):
-            left = [topic for topic, offset in upto.items() if group.next_offsets[topic] < offset]
-            group.progress(min([told, *(group.log_times.get(topic, 0) for topic in left)]))
+        # First what is settled: what follows from it alone needs no repeating.
+        settled = {topic: min(self.settled[topic], offset) for topic, offset in upto.items()}
+        for bound in (settled, upto):
+            async for _ in self._read(dict(group.next_offsets), bound):
+                left = [topic for topic, offset in upto.items() if group.next_offsets[topic] < offset]
+                group.progress(min([told, *(group.log_times.get(topic, 0) for topic in left)]))
         group.end_rebuild(upto, told)
 
     async def _load(

@@ -122,10 +122,9 @@ class FaustInputs:
         settled = told.settled and {self._prefix + topic: offset for topic, offset in told.settled.items()}
         self._app.told[partition] = told._replace(settled=settled)
 
-    def committed(self, topic: str, partition: int) -> int | None:
-        """Offset from which the next worker would be delivered, as far as Faust knows."""
-        committed: int | None = self._app.consumer._committed_offset.get(TP(self._prefix + topic, partition))
-        return committed
+    def committed(self, topic: str, partition: int) -> int:
+        """Offset from which the next worker would be delivered, as far as Faust knows; 0 if nothing was committed."""
+        return self._app.consumer._committed_offset.get(TP(self._prefix + topic, partition)) or 0
 
     async def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Deliver from this offset on."""

@@ -33,6 +33,8 @@ MAX_FULL_BYTES = 256 * 1024
 
 _SLASHES = re.compile("/{2,}")
 _MIN_MASKED = 4
+# From this length on the texts of facts are cut; how much of a secret is looked for at such an end.
+_CUT, _PART = 128, 8
 _NATIVE_VALUE = 1024
 _NATIVE_KEYS = 64
 # So many short texts are mostly the same ones of a session again.
@@ -243,6 +245,8 @@ class Capture:
                     for form in {word, _SLASHES.sub("/", word)}:
                         if len(form) >= _MIN_MASKED and form.lower() in shown.lower():
                             shown = re.sub(re.escape(form), placeholder(*finding), shown, flags=re.IGNORECASE)
+                        if len(text) >= _CUT:
+                            shown = _without_part(shown, form, placeholder(*finding))
                 if shown != text:
                     mask[text] = shown
         unknown = [text for text in texts if self._clean.get(text) is None]
@@ -367,6 +371,17 @@ def _own(text: str) -> bool:
     """Whether a text has the form of an id, hash or time this product makes, which a number can only resemble by
     chance."""
     return _OWN.fullmatch(text) is not None
+
+
+def _without_part(text: str, secret: str, shown: str) -> str:
+    """A text that was cut at its start or end, without what is left there of a secret."""
+    low, word = text.lower(), secret.lower()
+    for size in range(min(len(word), len(low)), _PART - 1, -1):
+        if low.endswith(word[:size]):
+            return text[:-size] + shown
+        if low.lstrip("…").startswith(word[-size:]):
+            return shown + text.lstrip("…")[size:]
+    return text
 
 
 def _counts(found: tuple[Finding, ...]) -> dict[str, int]:

@@ -18,8 +18,8 @@ _NAMES = ("tenant_id", "workspace_id", "session_id", "root_session_id", "connect
 
 
 def fit(event: dict[str, Any], raw_hash: Callable[[bytes], str]) -> tuple[dict[str, Any], bytes]:
-    """The event within MAX_VALUE_BYTES, and its JSON: native fields go first, then summaries, labels, then the ends of all long
-    texts and lists.
+    """The event within MAX_VALUE_BYTES, and its JSON: native fields go first, then summaries, labels, then the ends of
+    all long texts and lists.
 
     `native.agenttrace_cut` says so. What is too large even then becomes agent.payload.quarantined under the same
     event_id, with the size and the hash (`raw_hash` of its JSON) of what it stands for.

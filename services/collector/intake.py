@@ -361,8 +361,19 @@ class JournalError(Exception):
 
 
 _EXAMINED = frozenset(
-    "input output content facts native call_key tool_call_id event_id timestamp observed_at call_id span_id occurrence "
-    "duration_ms".split()
+    {
+        "input",
+        "output",
+        "content",
+        "facts",
+        "native",
+        "call_key",
+        "tool_call_id",
+        "event_id",
+        "timestamp",
+        "observed_at",
+    }
+    | {"call_id", "span_id", "occurrence", "duration_ms"}
 )
 """What a Context lets only its Capture make, from values that it searched whole, and what is no text of a payload (ids
 and times of its own, numbers); the last check is for all the rest, which is mostly the same from hook to hook.

@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Factory = Callable[[], asyncio.AbstractEventLoop]
 
-new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+new_event_loop: Factory = asyncio.new_event_loop
 try:
     import uvloop
 except ImportError:

@@ -1,7 +1,6 @@
 """CPU that operators take per event, in process, as events, keys, rules and open calls grow.
 
 `python -m tests.bench.bench_operators` prints the figures as JSON: µs of CPU per event, medians of interleaved rounds.
-`--million` adds a million open calls and, once, half a million events, which takes minutes.
 `loop` is the same records through an operator that does nothing, `unit` a fixed piece of Python on this machine at this
 hour, so that runs on busy machines can be compared.
 """
@@ -12,9 +11,9 @@ import gc
 import json
 import multiprocessing
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,8 +42,10 @@ KEY_SCALES = (1, 10, 100, 1000)
 RULE_SCALES = (1, 17, 100)
 """Gives 8, about 100 and about 600 rules."""
 EVENTS = (5_000, 50_000)
-OPEN_CALLS = (1_000, 10_000, 100_000)
+OPEN_CALLS = (1_000, 10_000, 100_000, 1_000_000)
 KEYS = 10
+GROWING_KEYS = (1_000, 10_000)
+CALLS_A_KEY = 10
 """Tools in use at scale 1."""
 
 _T0 = from_rfc3339("2026-03-01T12:00:00Z")
@@ -63,12 +64,12 @@ class _Nothing:
     retract = put
 
 
-def traffic(keys: int, seed: int = 1) -> list[Record]:
-    """Starts and ends of ordinary calls of 50 sessions, 100 a second; one in a hundred is of interest to a rule."""
+def traffic(keys: int, calls: int = CALLS, seed: int = 1) -> list[Record]:
+    """Starts and ends of ordinary calls of 50 sessions within 100 s; one in a hundred is of interest to a rule."""
     rng = Random(seed)
     records = []
-    for number in range(CALLS):
-        at_ms = _T0 + number * 10
+    for number in range(calls):
+        at_ms = _T0 + number * 100_000 // calls
         session, tool = f"session-{number % 50:032}", number % keys
         interest = rng.random() < 0.01
         path = "/srv/app/.env" if interest else f"/srv/app/src/module_{rng.randrange(200)}.py"
@@ -216,12 +217,11 @@ def events(count: int) -> Callable[[], float]:
     return lambda: bench_pipelines.in_process(build_operators(Config()), fed)[0]
 
 
-def run(million: bool = False) -> dict[str, Any]:
+def run() -> dict[str, Any]:
     """The figures; see the module."""
     # Each number of open calls in a process of its own, so that memory is what it looks like.
-    counts = (*OPEN_CALLS, 1_000_000) if million else OPEN_CALLS
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        opened = {str(count): pool.apply(open_calls, (count,)) for count in counts}
+        opened = {str(count): pool.apply(open_calls, (count,)) for count in OPEN_CALLS}
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     logs = {scale: traffic(KEYS * scale) for scale in KEY_SCALES}
@@ -243,10 +243,18 @@ def run(million: bool = False) -> dict[str, Any]:
         for name, measure in sides.items():
             taken[name].append(measure())
     figures = {name: round(statistics.median(values), 2) for name, values in taken.items()}
-    if million:
-        figures["all operators, 500000 events, once"] = round(events(500_000)(), 2)
-    return {"us_per_event": figures, "open_calls": opened, "events": 2 * CALLS, "rounds": ROUNDS}
+    growth = {
+        "events": _tenfold(figures[f"all operators, {count} events"] for count in EVENTS),
+        "keys": _tenfold(cost(lambda: RollingMetrics(0), traffic(keys, CALLS_A_KEY * keys)) for keys in GROWING_KEYS),
+        "open_calls": _tenfold(found["start_us"] + found["end_us"] for found in opened.values()),
+    }
+    return {"us_per_event": figures, "open_calls": opened, "growth": growth, "events": 2 * CALLS, "rounds": ROUNDS}
+
+
+def _tenfold(costs: Iterable[float]) -> float:
+    """What ten times as much costs at its worst step: ten times the events, each at the cost of the larger size."""
+    return round(max(10 * more / less for less, more in pairwise(costs)), 1)
 
 
 if __name__ == "__main__":
-    print(json.dumps(run("--million" in sys.argv), indent=2))
+    print(json.dumps(run(), indent=2))

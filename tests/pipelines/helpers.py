@@ -117,12 +117,14 @@ class MemoryWorker:
                 for topic, offset in upto.items()
             }
         self.group.begin_rebuild(start, dict(self.settled), self.settled_ms)
-        while unread := [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]:
-            topic = self.rng.choice(unread)
-            begin = self.group.next_offsets[topic]
-            self.group.feed(topic, log.topics[topic][begin : min(begin + self.rng.randint(1, 5), upto[topic])])
-            left = [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]
-            self.group.progress(min([told, *(self.group.log_times.get(topic, 0) for topic in left)]))
+        settled = {topic: min(self.settled[topic], offset) for topic, offset in upto.items()}
+        for ends in (settled, upto):
+            while unread := [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < ends[topic]]:
+                topic = self.rng.choice(unread)
+                begin = self.group.next_offsets[topic]
+                self.group.feed(topic, log.topics[topic][begin : min(begin + self.rng.randint(1, 5), ends[topic])])
+                left = [topic for topic in INPUT_TOPICS if self.group.next_offsets[topic] < upto[topic]]
+                self.group.progress(min([told, *(self.group.log_times.get(topic, 0) for topic in left)]))
         self.group.end_rebuild(upto, told)
         self.limit: dict[str, int] | None = None
         self.frozen_ms = 0

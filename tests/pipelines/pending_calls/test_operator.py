@@ -271,6 +271,34 @@ def test_a_call_that_ends_in_time_after_its_session_was_not_abandoned() -> None:
     assert run.standing == []
 
 
+@pytest.mark.parametrize("end_first", [False, True])
+@pytest.mark.parametrize("through_dump", [False, True])
+def test_what_a_worker_before_called_abandoned_is_taken_back_though_the_sessions_end_is_read_last(
+    end_first: bool, through_dump: bool
+) -> None:
+    """It read that end first and said so; this one has read far ahead in the topic of the calls."""
+    run = Run()
+    steps = [lambda: run.started(0), lambda: run.ended(60_000)]
+    for step in reversed(steps) if end_first else steps:
+        step()
+    if through_dump:
+        run.calls, state = PendingCalls(Ttls(TTL_MS, APPROVAL_MS)), run.calls.dump()
+        run.calls.load(state)
+    run.session_ended(20_000)
+    assert ("tool.call.abandoned", True) in [(body["event_name"], body["retracted"]) for body in run.said]
+    assert run.standing == []
+
+
+def test_of_a_call_that_ended_as_it_was_read_nothing_is_kept_to_take_back() -> None:
+    run = Run()
+    run.started(0)
+    run.until(60_000 - GRACE_MS)
+    run.ended(60_000)
+    assert next(iter(run.calls._calls.values())).own is None
+    run.session_ended(20_000)
+    assert run.said == []
+
+
 def test_a_session_that_ends_after_the_deadline_abandons_nothing() -> None:
     run = Run()
     run.started(0)

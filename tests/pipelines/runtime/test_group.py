@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pipelines.pending_calls.operator import PendingCalls
 from pipelines.pending_calls.ttl import Ttls
 from pipelines.runtime import group as group_module
-from pipelines.runtime.group import Group
-from pipelines.runtime.port import CanonicalSet, Event, Out, Record, timestamp_ms
+from pipelines.runtime.group import WAIT_BITS, Group
+from pipelines.runtime.port import CanonicalSet, Event, Out, Record, record_id_of, timestamp_ms
 from schemas.topics import (
     AGENT_ACTIVITY,
     INPUT_TOPICS,
@@ -68,12 +68,17 @@ class Echo:
         """No state."""
 
 
-def test_version_is_the_sum_of_the_next_offsets_and_the_last_of_an_id_is_sent() -> None:
+def version(offsets: int, waited_s: int = 0) -> int:
+    """Of what is said when this many records were read, and so long after the last of them."""
+    return (offsets << WAIT_BITS) + waited_s
+
+
+def test_version_grows_with_the_next_offsets_and_the_last_of_an_id_is_sent() -> None:
     group = Group(0, [Pairs])
     group.feed(AGENT_ACTIVITY, [raw(4, event("user.prompt.submitted", 0))])
     group.feed(TOOL_CALL, [raw(10, call_event("tool.call.started", 0)), raw(11, call_event("tool.call.started", 1))])
     bodies = said(group)
-    assert [body["version"] for body in bodies] == [5 + 12]
+    assert [body["version"] for body in bodies] == [version(5 + 12)]
     assert len(bodies[0]["seen"]) == 3
     assert said(group) == []
     assert group.next_offsets[TOOL_CALL] == 12
@@ -194,15 +199,15 @@ def test_what_one_derives_the_later_see_at_once_with_its_own_time() -> None:
 
 
 def test_keys_versions_and_state_follow_the_topic() -> None:
-    for topic, key, expected, version in [
-        (METRIC_PARTIAL, "acme|x", b"acme|x", 1),
-        (METRIC_PARTIAL, None, b"id", 1),
+    for topic, key, expected, stamped in [
+        (METRIC_PARTIAL, "acme|x", b"acme|x", version(1)),
+        (METRIC_PARTIAL, None, b"id", version(1)),
         (RISK_FINDING_OCSF, None, b"id", None),
     ]:
         group = Group(0, [lambda _, topic=topic, key=key: Echo(topic, key)])
         group.feed(TOOL_CALL, [raw(0, call_event("tool.call.started", 0))])
         (output,) = group.take()[0]
-        assert (output.key, output.body.get("version"), output.body.get("state")) == (expected, version, None)
+        assert (output.key, output.body.get("version"), output.body.get("state")) == (expected, stamped, None)
 
 
 def test_outputs_are_partial_until_the_log_time_has_passed_what_was_cut() -> None:
@@ -255,7 +260,7 @@ def test_what_was_said_after_a_take_over_is_said_once_more_with_a_higher_version
     group.feed(TOOL_CALL, [raw(n, call_event("tool.call.completed", n)) for n in range(1, 9)])
     group.repeat_outputs()
     again = said(group)
-    assert [body["version"] for body in (*first, *again)] == [1, 9]
+    assert [body["version"] for body in (*first, *again)] == [version(1), version(9)]
     assert first[0]["seen"] == again[0]["seen"]
     group.repeat_outputs()
     assert said(group) == []
@@ -267,7 +272,29 @@ def test_what_is_repeated_has_the_version_of_the_whole_state_even_if_it_was_said
     group.end_rebuild(dict.fromkeys(INPUT_TOPICS, 0), 0)
     group.feed(TOOL_CALL, [raw(0, call_event("tool.call.started", 0)), raw(1, call_event("tool.call.completed", 0))])
     group.repeat_outputs()
-    assert [body["version"] for body in said(group)] == [2]
+    assert [body["version"] for body in said(group)] == [version(2)]
+
+
+def test_of_two_workers_that_know_the_same_records_the_one_that_was_told_less_loses() -> None:
+    """A worker that froze when it was about to say something once more says it long after it was taken over."""
+    zombie, successor = (Group(0, [lambda _: PendingCalls(Ttls(1000)), Pairs]) for _ in range(2))
+    for group in (zombie, successor):
+        group.begin_rebuild(dict.fromkeys(INPUT_TOPICS, 0), dict.fromkeys(INPUT_TOPICS, 0), 0)
+        group.end_rebuild(dict.fromkeys(INPUT_TOPICS, 0), 0)
+        group.feed(TOOL_CALL, [raw(0, call_event("tool.call.started", 0))])
+    successor.repeat_outputs()
+    successor.progress(T0 + 2000)
+    found = CanonicalSet()
+    for body in said(successor):
+        found.add("", record_id_of(body), body)
+    expected = list(found.lines())
+    assert any(len(body["seen"]) == 2 for body in found.bodies().values() if "seen" in body)
+    zombie.repeat_outputs()
+    for body in said(zombie):
+        found.add("", record_id_of(body), body)
+    assert list(found.lines()) == expected
+    successor.progress(T0 + 100 * HOUR_MS)
+    assert successor._version() == version(1, (1 << WAIT_BITS) - 1)
 
 
 def test_what_a_worker_before_said_without_repeating_it_is_repeated_with_its_last_content() -> None:
@@ -280,7 +307,7 @@ def test_what_a_worker_before_said_without_repeating_it_is_repeated_with_its_las
     group.end_rebuild({**dict.fromkeys(INPUT_TOPICS, 0), TOOL_CALL: 2, AGENT_ACTIVITY: 1}, 0)
     assert said(group) == []
     group.repeat_outputs()
-    assert [(body["group"], len(body["seen"]), body["version"]) for body in said(group)] == [("s1", 2, 3)]
+    assert [(body["group"], len(body["seen"]), body["version"]) for body in said(group)] == [("s1", 2, version(3))]
 
 
 HISTORIES = st.lists(

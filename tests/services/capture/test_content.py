@@ -381,3 +381,20 @@ def test_texts_made_to_be_slow_are_not(text: str, capture: Capture) -> None:
     start = time.process_time()
     capture.redactor.text(text)
     assert time.process_time() - start < 400 * base
+
+
+@pytest.mark.parametrize("text", ["{} now", "pip install {}"])
+@pytest.mark.parametrize("before", range(104, 128, 4))
+def test_no_part_of_a_secret_is_left_where_the_bound_of_a_fact_cuts_it(
+    capture: Capture, text: str, before: int
+) -> None:
+    word = "p" * before + "/" + AWS_ID
+    facts = capture.facts("shell", "Bash", {"command": text.format(word)}, None)
+    assert AWS_ID[:10].lower() not in repr(facts).lower()
+
+
+@pytest.mark.parametrize("after", range(490, 512, 3))
+def test_no_part_of_a_secret_is_left_at_the_start_of_a_path_that_is_cut(capture: Capture, after: int) -> None:
+    path = f"/{'p' * 40}/{AWS_ID}/{'q' * after}"
+    facts = capture.facts("shell", "Bash", {"command": f"cat {path}"}, None)
+    assert AWS_ID[-10:].lower() not in repr(facts).lower()

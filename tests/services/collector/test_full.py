@@ -38,7 +38,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
-        for name in ("append", "put_back"):
+        for name in ("put", "put_back"):
             self._fill(monkeypatch, name)
 
     def _fill(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
