@@ -51,7 +51,7 @@ bench: install ## measure the hot paths; writes docs/benchmarks.md
 	  $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@$(BIN)/python -m tests.bench.run $(ARGS)
 
-chaos: install ## storms on the real stack and what held, about half an hour; ARGS="kills --short" for one of them
+chaos: install ## storms on the real stack and what held, about 45 minutes; ARGS="kills --short" for one of them
 	@$(BIN)/python -m tests.chaos.run $(ARGS)
 
 clean: ## remove .venv, caches and the state of demo and tests

@@ -130,6 +130,7 @@ class RollingMetrics:
         self._last_minute = 0
         self._tick = 0
         self._log_tick = 0
+        self._again = 0
 
     # records
 
@@ -140,6 +141,7 @@ class RollingMetrics:
         if type(event["event_id"]) is not str:
             raise TypeError("event_id is not text")
         self._log_tick = record.cause_ms // SAY_EVERY_MS
+        self._again = 0
         ahead = ms - record.log_time_ms
         if ahead > LATENESS_MS or ahead < -LATENESS_MS or ms // MINUTE_MS < self._floor:
             self._counts["too_early" if ahead > 0 else "too_late"] += 1
@@ -215,18 +217,20 @@ class RollingMetrics:
             self._look_at(ref, ms)
 
     def _meet(self, key: Key, call: Call | None) -> None:
-        """A record of this key and call is folded: what it changes is due when the latest is of all that it meets.
+        """A record of this key and call meets records of later ticks: what it changes is due again with the latest.
 
-        Only a worker that has read that one can have said it, whichever of them was read first here.
+        A worker before that had not read that one yet has said something else.
         """
         keys = {key}
         if call is not None:
             keys.update(end.payload[0] for end in call[1])
             if call[0] is not None:
                 keys.add(call[0][2])
-        self._log_tick = max(self._log_tick, *[one.tick for one in keys])
+        latest = max(self._log_tick, *[one.tick for one in keys])
+        if latest > self._log_tick:
+            self._again = latest
         for one in keys:
-            one.tick = self._log_tick
+            one.tick = latest
 
     def _first_end(self, start: Start | None, end: End) -> None:
         """What `_replace` would do for the only end of a call, without making what is not needed: nearly all ends."""
@@ -343,6 +347,8 @@ class RollingMetrics:
                 if place.tick != self._log_tick:
                     self._turn(place)
                 place.touched.add(key)
+                if self._again:
+                    self._touch_again(later, key)
 
     def _cell(self, minute: int, key: Key) -> Cell:
         place = self._minutes.get(minute)
@@ -354,7 +360,12 @@ class RollingMetrics:
         if place.tick != self._log_tick:
             self._turn(place)
         place.touched.add(key)
+        if self._again:
+            self._touch_again(minute, key)
         return cell
+
+    def _touch_again(self, minute: int, key: Key) -> None:
+        self._touched.setdefault(self._again, {}).setdefault(minute, set()).add(key)
 
     def _turn(self, place: _Minute) -> None:
         """Let a minute note what is changed by records of this tick of log time."""

@@ -131,6 +131,7 @@ class _Schedule:
         pairs = rng.random() < 0.6
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
+        self.calm = False
         self.appends = traffic(
             Random(f"{seed} traffic"), self.kafka.partitions, self.live_ms, "poison" in faults, "repeats" in faults
         )
@@ -183,6 +184,8 @@ class _Schedule:
         worker = Worker(kafka, self.group, Random(self.rng.random()), process, settings)
         self.processes.append(process)
         self.workers.append(worker)
+        if self.calm:
+            worker.lagging.clear()
         kafka.say(f"{process.name} starts")
         worker.start()
 
@@ -252,7 +255,10 @@ class _Schedule:
     def calm_down(self) -> None:
         """No more faults; what is frozen wakes, and somebody works."""
         self.kafka.say("no more faults")
+        self.calm = True
         self.kafka.weather.__init__()  # type: ignore[misc]
+        for worker in self.workers:
+            worker.lagging.clear()
         for process in self.processes:
             process.fuse = None
             process.clock_ahead_ms = 0

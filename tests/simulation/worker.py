@@ -16,7 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgressError, UnknownMemberIdError
+from aiokafka.errors import (
+    IllegalGenerationError,
+    IllegalStateError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
 from aiokafka.structs import OffsetAndMetadata
 
 from pipelines.runtime.host import Host
@@ -59,6 +65,8 @@ class Worker:
         self._coordinator = SimpleNamespace(generation=-1, member_id="")
         self._tick_s = rng.choice([1.0, 1.0, 1.5, 2.5])
         self._fetch_s = rng.choice([0.1, 0.5, 0.5, 1.0])
+        # So that two workers read the topics in very different interleavings.
+        self.lagging = {topic for topic in INPUT_TOPICS if rng.random() < 0.25}
         self._heartbeat_s = min(2.0, settings.session_timeout_s / 3)
         self._tasks: list[asyncio.Task[Any]] = []
         # What FaustInputs looks at inside of Faust.
@@ -221,6 +229,8 @@ class Worker:
                 if state.position != asked[place]:
                     continue
                 state.highwater, state.timestamp = highwater, now_ms
+                if place[0] in self.lagging and rng.random() < 0.9:
+                    continue
                 if records and len(self._queue) < BUFFERED_BATCHES:
                     got = True
                     state.position = records[-1].offset + 1
@@ -300,7 +310,8 @@ class Worker:
 
     async def _seek_wait(self, offsets: dict[Any, int]) -> None:
         for place, offset in offsets.items():
-            # IllegalStateError in aiokafka, if it is not assigned any more.
+            if tuple(place) not in self._places:
+                raise IllegalStateError(f"{place} is not assigned")
             self._places[tuple(place)].position = offset
             self.kafka.say(f"goes back to {place[0]}/{place[1]}/{offset}")
 
