@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -59,6 +59,7 @@ class Supervisor:
         self.state_dir = Path(state_dir).absolute()
         self._watched: dict[str, _Watched] = {}
         self._endpoints: Endpoints | None = None
+        self._written: dict[str, PartState] = {}
         self._started_ms = 0
         self._stop = False
         self._held = ExitStack()
@@ -100,7 +101,7 @@ class Supervisor:
 
     def publish(self, endpoints: Endpoints) -> None:
         """Write the run file, and keep it true from now on."""
-        self._endpoints = endpoints
+        self._endpoints, self._written = endpoints, {}
         self._write_run_file()
 
     def run(self) -> None:
@@ -112,6 +113,8 @@ class Supervisor:
                 except (UserError, OSError) as error:
                     # Such as a full disk. A part that stays down for it gets its next try at the next look.
                     _log.warning("%s: %s", watched.process.part.name, error)
+            with suppress(OSError):
+                self._write_run_file()
             time.sleep(_WATCH_S)
 
     def states(self) -> dict[str, PartState]:
@@ -132,19 +135,18 @@ class Supervisor:
             watched.due = now + delay
             name, log = watched.process.part.name, watched.process.log
             _log.warning("%s ended by itself; next start in %.1f s; see %s", name, delay, log)
-            self._write_run_file()
         elif now >= watched.due:
             watched.up_since, watched.due = now, None
             watched.restarts += 1
             watched.process.stop()
             watched.process.start()
-            self._write_run_file()
 
     def _write_run_file(self) -> None:
-        mark = start_mark(os.getpid())
-        if self._endpoints is not None and mark is not None:
-            run = RunFile(os.getpid(), mark, self._started_ms, self._endpoints, self.states())
-            run_file.write(self.state_dir, run)
+        """Unless it says so already: a write that failed, such as on a full disk, is made up for at the next look."""
+        mark, states = start_mark(os.getpid()), self.states()
+        if self._endpoints is not None and mark is not None and states != self._written:
+            run_file.write(self.state_dir, RunFile(os.getpid(), mark, self._started_ms, self._endpoints, states))
+            self._written = states
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stop = True

@@ -88,6 +88,34 @@ def test_a_part_that_was_killed_is_started_again_and_counted(
     assert run_file.read(state_dir) is None
 
 
+def test_a_run_file_that_could_not_be_written_is_made_up_for(
+    state_dir: Path, speaker: Speaker, diary: Diary, wait_until: WaitUntil
+) -> None:
+    with Supervisor(state_dir) as stack:
+        stack.start(Part("one", speaker("one"), ready=lambda: "one started" in diary()))
+        stack.publish(Endpoints())
+        (state_dir / ".run.json.draft").mkdir()
+
+        def restarts() -> int:
+            run = run_file.read(state_dir)
+            assert run is not None
+            return run.parts["one"].restarts
+
+        def steps() -> None:
+            pid = stack.states()["one"].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: stack.states()["one"].restarts == 1, "it was started again", timeout_s=20)
+            assert restarts() == 0
+            (state_dir / ".run.json.draft").rmdir()
+            wait_until(lambda: restarts() == 1, "the run file says so", timeout_s=20)
+
+        thread = in_background(steps)
+        stack.run()
+        thread.join()
+        assert restarts() == 1
+
+
 def test_a_part_that_keeps_dying_is_tried_ever_more_rarely(
     state_dir: Path,
     tmp_path: Path,
