@@ -43,7 +43,6 @@ FAULTS = frozenset(
         "leave",
         "outage",
         "poison",
-        "relay",
         "repeats",
         "shuffle",
         "slow",
@@ -205,8 +204,6 @@ class _Schedule:
                 "leave",
                 "freeze",
                 "freeze",
-                "relay",
-                "relay",
                 "outage",
                 "failing",
                 "slow",
@@ -250,24 +247,10 @@ class _Schedule:
         elif kind == "freeze":
             worker.process.freeze()
             later(length_s * 2, worker.process.wake)
-        elif kind == "relay":
-            # It comes back to what another had for a moment.
-            worker.process.freeze()
-            self.start()
-            back_s = self.session_timeout_s * (1.0 + dice) + length_s / 2
-            later(back_s, worker.process.wake)
-            for other in self.workers:
-                if other is not worker:
-                    later(back_s, self.end_unless_calm, other)
         elif kind == "clock":
             worker.process.clock_ahead_ms = rng.choice(CLOCK_ERRORS_MS)
             later(length_s, setattr, worker.process, "clock_ahead_ms", 0)
         self.kafka.say(f"{kind}, {length_s} s: {worker.process.name if worker is not None else ''}")
-
-    def end_unless_calm(self, worker: Worker) -> None:
-        """Kill it, if faults are allowed still."""
-        if not self.calm:
-            worker.process.kill()
 
     def calm_down(self) -> None:
         """No more faults; what is frozen wakes, and somebody works."""
