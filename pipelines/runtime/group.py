@@ -29,7 +29,7 @@ MAX_PRODUCERS = 50_000
 MAX_REPEATED = 50_000
 """Outputs remembered after a take-over to be said once more."""
 WAIT_BITS = 15
-"""Low bits of a version: how long after the last record (s) it was said, at most 9 hours."""
+"""Low bits of a version: how long after the last record (s) it was said, up to 4.5 hours before or after."""
 
 Handler = tuple[Callable[[Record, Any], None], "_Out"]
 
@@ -338,8 +338,9 @@ class Group:
     def _version(self) -> int:
         if self._feeding is not None:
             return (self._feeding[1] + self._next_offset) << WAIT_BITS
-        waited_ms = self.progress_ms - max(self.log_times.values(), default=0)
-        wait_s = min(max(waited_ms // 1000, 0), (1 << WAIT_BITS) - 1)
+        # Progress may also be behind the last record. By whole seconds of the clock: windows end and calls wake on them.
+        wait_s = self.progress_ms // 1000 - max(self.log_times.values(), default=0) // 1000 + (1 << WAIT_BITS - 1)
+        wait_s = min(max(wait_s, 0), (1 << WAIT_BITS) - 1)
         return sum(self.next_offsets.values()) << WAIT_BITS | wait_s
 
     def _is_unsettled(self) -> bool:

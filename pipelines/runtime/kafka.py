@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from pipelines.runtime import logs
 from pipelines.runtime.settings import WorkerSettings
 from schemas.errors import UserError
 from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, TOPICS
@@ -32,7 +30,7 @@ async def check(settings: WorkerSettings) -> int:
     deadline = time.monotonic() + SETTLE_S
     while True:
         try:
-            with _quiet():
+            with logs.quiet():
                 found = await asyncio.wait_for(_topics(settings), settings.start_timeout_s)
         except (KafkaError, OSError, TimeoutError) as error:
             # One broker of several may be away, and the client asks any of them.
@@ -66,15 +64,3 @@ async def _topics(settings: WorkerSettings) -> dict[str, int]:
         return {row["topic"]: len(row["partitions"]) for row in await admin.describe_topics()}
     finally:
         await admin.close()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without aiokafka's log: its one failure here becomes one line of ours."""
-    logger = logging.getLogger("aiokafka")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

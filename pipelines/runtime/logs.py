@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 EVERY_S = 60.0
 CLIENTS = ("aiokafka", "faust", "mode", "pipelines.runtime.transport")
@@ -61,3 +63,15 @@ def damp() -> None:
     damper = Damper()
     for handler in logging.getLogger().handlers:
         handler.addFilter(damper)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without aiokafka's log: what goes wrong at a start is one line of ours."""
+    logger = logging.getLogger("aiokafka")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

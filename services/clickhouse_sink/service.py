@@ -144,8 +144,9 @@ class Sink(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             await self._writer.open()
             await asyncio.to_thread(_check_tables, settings.clickhouse_dsn)
-            self._producer = await start_producer(settings, self._say_kafka)
-            self._consumer = await start_consumer(settings, self._say_kafka)
+            with logs.quiet():
+                self._producer = await start_producer(settings, self._say_kafka)
+                self._consumer = await start_consumer(settings, self._say_kafka)
             self._heard = Heard(self._consumer)
             self._kafka_away = ""
         finally:

@@ -123,6 +123,9 @@ class Collector:
             await runner.cleanup()
             self.settings.socket.unlink(missing_ok=True)
             await self._wind_up(tasks)
+            for sign in (signal.SIGTERM, signal.SIGINT):
+                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                    loop.remove_signal_handler(sign)
 
     def stop(self) -> None:
         """Ask `run` to end in order."""
