@@ -29,7 +29,7 @@ MAX_PRODUCERS = 50_000
 MAX_REPEATED = 50_000
 """Outputs remembered after a take-over to be said once more."""
 WAIT_BITS = 15
-"""Low bits of a version: how long after the last record (s) it was said, up to 4.5 hours before or after."""
+"""Low bits of a version: how long after the last record (s) it was said, up to 4.5 hours before or after (docs/adr/0013)."""
 
 Handler = tuple[Callable[[Record, Any], None], "_Out"]
 
