@@ -86,7 +86,8 @@ def _section(document: Any, file: Path) -> dict[str, Any]:
     for key in plain:
         if key != "agenttrace":
             line = yamlfile.line_of(document, (key,)) or 1
-            raise UserError(f"{file}:{line}: unknown key '{key}'{yamlfile.nearest(key, ['agenttrace'])}")
+            below = "; it belongs below the top key 'agenttrace'" if key in Config.model_fields else None
+            raise UserError(f"{file}:{line}: unknown key '{key}'{below or yamlfile.nearest(key, ['agenttrace'])}")
     section = plain.get("agenttrace") or {}
     if not isinstance(section, dict):
         raise UserError(f"{file}:1: 'agenttrace' must be a mapping")

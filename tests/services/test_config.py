@@ -56,6 +56,7 @@ def test_no_file_is_needed(tmp_path: Path) -> None:
             ":3: unknown key 'kafka.bootstrap_server'; did you mean 'bootstrap_servers'?",
         ),
         ("agenttrace:\n  enabled: true\n  collector:\n    port: 99999\n", ":4: collector.port:"),
+        ("collector:\n  port: 1\n", ":1: unknown key 'collector'; it belongs below the top key 'agenttrace'"),
         ("agenttrac:\n  enabled: true\n", ":1: unknown key 'agenttrac'; did you mean 'agenttrace'?"),
         ("agenttrace:\n  a: [1\n", ":3: not valid YAML"),
         ("- 1\n", "must be a mapping"),
