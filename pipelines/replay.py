@@ -18,14 +18,12 @@ import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipelines.runtime.group import Group
+from pipelines.runtime.kafka import CHUNK, POLL_MS, STALLED_POLLS
 from pipelines.runtime.port import CanonicalSet, OperatorFactory, record_id_of
 from schemas.errors import UserError
 from schemas.topics import HEADER_KIND, INPUT_TOPICS, KIND_CONTROL, TOPICS
 from services.kafka import partitions_of
 
-POLL_MS = 1000
-STALLED_POLLS = 30
-CHUNK = 500
 """Records folded before the event loop gets a turn."""
 SAY_EVERY_MS = 1000
 """Progress (log time) is told at these steps."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,3 +173,20 @@ async def partitions_of(kwargs: dict[str, Any], names: Iterable[str]) -> list[To
     finally:
         await admin.close()
     return [TopicPartition(name, number) for name in names for number in range(counts.get(name, 0))]
+
+
+def on_heartbeat(consumer: Any, heard: Callable[[float], None]) -> None:
+    """Tell `heard`, at each answer that this started consumer is a member of its group, when it was asked for
+    (monotonic).
+    """
+    coordinator = consumer._coordinator
+    ask = coordinator._do_heartbeat
+
+    async def heartbeat() -> bool:
+        asked_at = time.monotonic()
+        alive = bool(await ask())
+        if alive:
+            heard(asked_at)
+        return alive
+
+    coordinator._do_heartbeat = heartbeat

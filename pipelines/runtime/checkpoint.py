@@ -23,6 +23,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from pipelines.runtime.group import Group
+from pipelines.runtime.kafka import POLL_MS, STALLED_POLLS
 from pipelines.runtime.port import Operator
 from pipelines.runtime.sender import Message, Sender
 from pipelines.runtime.settings import WorkerSettings
@@ -39,8 +40,6 @@ PIECES_AT_ONCE = 4
 SLOTS = 2
 NONE = -1
 """In place of a manifest's offset: there is none."""
-POLL_MS = 1000
-STALLED_POLLS = 30
 FORMAT = 1
 KIND = b"checkpoint"
 

@@ -112,7 +112,6 @@ class Group:
         self.duplicates = 0
         self.errors: dict[str, int] = {}
         self.last_error: str | None = None
-        self.unrepeated = 0
         self._settled: Mapping[str, int] = {}
         self._settled_ms = 0
         self._next_offset = 0
@@ -352,7 +351,6 @@ class Group:
         repeat[place] = output
         if len(repeat) > MAX_REPEATED:
             del repeat[next(iter(repeat))]
-            self.unrepeated += 1
 
     def _refuse(self, refusal: Refusal) -> None:
         self.errors[refusal.by] = self.errors.get(refusal.by, 0) + 1

@@ -15,8 +15,9 @@ from aiokafka.errors import KafkaError
 
 from pipelines.runtime import checkpoint
 from pipelines.runtime.group import Group, Told
+from pipelines.runtime.kafka import CHUNK
 from pipelines.runtime.metrics import WorkerMetrics
-from pipelines.runtime.rebuild import CHUNK, CREATE_TIME, log_reader
+from pipelines.runtime.rebuild import CREATE_TIME, log_reader
 from pipelines.runtime.sender import Message, Sender, encode, refuse
 from pipelines.runtime.settings import WorkerSettings
 from schemas.topics import INPUT_TOPICS

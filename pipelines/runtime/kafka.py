@@ -15,6 +15,11 @@ from schemas.errors import UserError
 from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, TOPICS
 from services.kafka import reason
 
+CHUNK = 500
+"""Records folded before the event loop gets a turn."""
+POLL_MS = 1000
+STALLED_POLLS = 30
+"""Who reads the log by hand gives up after so many polls of POLL_MS without a record that must be there."""
 SETTLE_S = 3.0
 """A topic that was just made takes a moment until every broker knows it, as does a broker that has gone."""
 

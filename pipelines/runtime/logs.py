@@ -66,9 +66,9 @@ def damp() -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without aiokafka's log: what goes wrong at a start is one line of ours."""
-    logger = logging.getLogger("aiokafka")
+def quiet(name: str = "aiokafka") -> Iterator[None]:
+    """Without a logger's lines; at a start what the Kafka client tells at length is one line of ours."""
+    logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

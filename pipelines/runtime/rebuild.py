@@ -13,15 +13,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pipelines.runtime import checkpoint
 from pipelines.runtime.checkpoint import Manifest
 from pipelines.runtime.group import Group
+from pipelines.runtime.kafka import CHUNK, POLL_MS, STALLED_POLLS
 from pipelines.runtime.settings import WorkerSettings
 from pipelines.runtime.transport import Note, told_from_text
 
 log = logging.getLogger(__name__)
 
-CHUNK = 500
-"""Records folded before the event loop gets a turn."""
-POLL_MS = 1000
-STALLED_POLLS = 30
 CREATE_TIME = 0
 """Kafka's timestamp type where the producer sets the log time, as a mirrored topic has it."""
 

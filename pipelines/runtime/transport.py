@@ -25,6 +25,7 @@ from yarl import URL
 from pipelines.runtime.group import Told
 from pipelines.runtime.settings import WorkerSettings
 from schemas.topics import INPUT_TOPICS
+from services.kafka import on_heartbeat
 
 BUFFERED_BATCHES = 16
 """Batches that wait for the agent before Faust stops fetching; each is at most FETCH_BYTES, compressed."""
@@ -67,17 +68,10 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         await super().on_start()
-        coordinator = self._ensure_consumer()._coordinator
-        ask = coordinator._do_heartbeat
+        on_heartbeat(self._ensure_consumer(), self._heard)
 
-        async def heartbeat() -> bool:
-            asked_at = time.monotonic()
-            alive = bool(await ask())
-            if alive:
-                self.alive_at = asked_at
-            return alive
-
-        coordinator._do_heartbeat = heartbeat
+    def _heard(self, asked_at: float) -> None:
+        self.alive_at = asked_at
 
     async def on_thread_stop(self) -> None:
         try:

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from schemas.errors import UserError
 from services.clickhouse_sink.records import TABLE_OF
 from services.clickhouse_sink.settings import SinkSettings
-from services.kafka import reason
+from services.kafka import on_heartbeat, reason
 
 RETRY_S = 2.0
 
@@ -28,17 +28,10 @@ class Heard:
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self.at = time.monotonic()
-        coordinator = consumer._coordinator
-        ask = coordinator._do_heartbeat
+        on_heartbeat(consumer, self._hear)
 
-        async def heartbeat() -> bool:
-            asked_at = time.monotonic()
-            alive = bool(await ask())
-            if alive:
-                self.at = asked_at
-            return alive
-
-        coordinator._do_heartbeat = heartbeat
+    def _hear(self, asked_at: float) -> None:
+        self.at = asked_at
 
     def silent_s(self) -> float:
         """For how long there was none."""

@@ -70,7 +70,7 @@ class Journal:
         self._dirty = False
         self.barrier: str | None = None
         """`read` stops before this segment: it is being written anew."""
-        # Segments that are full but not yet on the disk: `sync` sees to them, so that `append` never waits for it.
+        # Segments that are full but not yet on the disk: `sync` sees to them, so that `put` never waits for it.
         self._full: list[BinaryIO] = []
         self._rolled = False
         self._handles = threading.Lock()
@@ -83,25 +83,21 @@ class Journal:
         return self._end
 
     def open_epoch(self, epoch: int) -> None:
-        """Begin a new segment for this epoch; call it once, after `recover`. After an OSError `append` tries again."""
+        """Begin a new segment for this epoch; call it once, after `recover`. After an OSError `put` tries again."""
         self._end = Position(_name(epoch, 1))
         private(self.folder)
         self._open(_name(epoch, 1))
 
-    def append(self, events: list[dict[str, Any]], epoch: int, first_seq: int) -> int:
-        """Write one delivery's events in one write; returns the bytes written. Raises OSError with the journal
-        unchanged.
-        """
-        return self.put(encode(events), epoch, first_seq)
-
     def put(self, line: bytes, epoch: int, first_seq: int) -> int:
-        """`append` for a line that is encoded already."""
+        """Append one delivery's line (see `encode`) in one write; returns the bytes written. Raises OSError with the
+        journal unchanged.
+        """
         if self._file is None or (self._end.offset and self._end.offset + len(line) > self._segment_bytes):
             self._open(_name(epoch, first_seq))
         return self._write(line)
 
     def put_back(self, line: bytes) -> int:
-        """`append` for an encoded line whose seqs were given earlier; it goes into the segment there is."""
+        """`put` for a line whose seqs were given earlier; it goes into the segment there is."""
         if self._file is None:
             self._open(self._end.segment)
         return self._write(line)
@@ -121,7 +117,7 @@ class Journal:
         return len(line)
 
     def sync(self) -> None:
-        """Force what was appended to the disk (fdatasync). May run in another thread than `append`. Raises OSError,
+        """Force what was appended to the disk (fdatasync). May run in another thread than `put`. Raises OSError,
         still dirty.
         """
         with self._handles:

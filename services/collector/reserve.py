@@ -31,18 +31,41 @@ Stamp = tuple[int, int]
 """(epoch, seq)."""
 
 
-class Reserve:
+class _Held:
+    """A file that is kept open. `dirty`: it was written since the last `sync`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self.dirty = False
+
+    def sync(self) -> None:
+        """Force what was written to the disk. Raises OSError, still dirty."""
+        if self.dirty and self._fd >= 0:
+            self.dirty = False
+            try:
+                os.fdatasync(self._fd)
+            except OSError:
+                self.dirty = True
+                raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Reserve(_Held):
     """Journal lines in a file whose room was taken beforehand. They have their seqs, and go into the journal, in order,
     before anything else does.
     """
 
     def __init__(self, path: Path, size: int = RESERVE_BYTES) -> None:
-        self._path = path
+        super().__init__(path)
         self._wanted = size
-        self._fd = -1
         self._room = 0
         self._begin = self._end = 0
-        self.dirty = False
         with contextlib.suppress(OSError):
             self._fd = os.open(path, _FLAGS, 0o600)
             self._room = os.fstat(self._fd).st_size
@@ -127,22 +150,6 @@ class Reserve:
         self._room -= spare
         return True
 
-    def sync(self) -> None:
-        """Force the lines to the disk. Raises OSError, still dirty."""
-        if self.dirty and self._fd >= 0:
-            self.dirty = False
-            try:
-                os.fdatasync(self._fd)
-            except OSError:
-                self.dirty = True
-                raise
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
 
 @dataclass(slots=True)
 class Owed:
@@ -156,16 +163,14 @@ class Owed:
     by_class: Counter[str] = field(default_factory=Counter)
 
 
-class CounterPage:
+class CounterPage(_Held):
     """What is owed, by reason, in a file of two slots written in turn: `<generation, length, crc32> JSON`. The valid
     slot with the higher generation counts, so a torn write costs nothing but itself.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
+        super().__init__(path)
         self._generation = 0
-        self.dirty = False
 
     def allocate(self) -> bool:
         """Take the file's room, written with zeros so that no later write needs a new block; False while there is
@@ -207,22 +212,6 @@ class CounterPage:
             return False
         self._generation, self.dirty = generation, True
         return True
-
-    def sync(self) -> None:
-        """Force the page to the disk. Raises OSError, still dirty."""
-        if self.dirty and self._fd >= 0:
-            self.dirty = False
-            try:
-                os.fdatasync(self._fd)
-            except OSError:
-                self.dirty = True
-                raise
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def reserve_lines(data: bytes) -> list[Line]:

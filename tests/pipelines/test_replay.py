@@ -18,9 +18,10 @@ from pipelines.replay import canonical_of_topics, diff, replay, sha256
 from pipelines.runtime.port import CanonicalSet, Event
 from schemas.identity import derived_id
 from schemas.topics import INPUT_TOPICS, RISK_FINDING, RISK_FINDING_OCSF, TOOL_CALL, TOOL_CALL_DERIVED, TOOL_METRIC
+from tests.part_process import ROOT
 from tests.pipelines.helpers import T0, call_event, event
 from tests.pipelines.runtime.conftest import broker, start
-from tests.pipelines.runtime.harness import ROOT, Broker, Process, until
+from tests.pipelines.runtime.harness import Broker, Process, until
 from tests.pipelines.runtime.worker_process import factories
 from tests.pipelines.test_operators import history
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +16,7 @@ from pipelines.operators import build_operators
 from pipelines.runtime import worker as runtime_worker
 from pipelines.runtime.group import Group
 from pipelines.runtime.host import SETTLED_MS
+from pipelines.runtime.logs import quiet
 from pipelines.runtime.port import CanonicalSet, OperatorFactory, record_id_of
 from pipelines.runtime.settings import WorkerSettings
 from schemas.config import Config, PipelinesConfig, Reliability
@@ -84,7 +82,7 @@ class Verdict:
 
 def run(seed: int, faults: frozenset[str] = FAULTS) -> Verdict:
     """Run the schedule of a seed, without those faults that are left out."""
-    with _quiet():
+    with quiet("pipelines.runtime"):
         loop = VirtualLoop(Random(f"{seed} order") if "shuffle" in faults and seed % 2 else None)
         schedule = _Schedule(seed, faults, loop)
         runtime_time, runtime_worker.time = runtime_worker.time, _Time(schedule.kafka)  # type: ignore[assignment]
@@ -368,15 +366,3 @@ class _Schedule:
 
 def _text(line: bytes, limit: int = 300) -> str:
     return line.decode()[:limit]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the runtime's log: a schedule is full of what it warns of."""
-    logger = logging.getLogger("pipelines.runtime")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

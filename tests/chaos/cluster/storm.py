@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 import orjson
-from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pipelines.replay import Replayed, canonical_of_topics, diff, replay
@@ -22,10 +21,10 @@ from pipelines.runtime.port import CanonicalSet, record_id_of
 from schemas.clock import from_rfc3339
 from schemas.topics import CHECKPOINT, DLQ, INPUT_TOPICS, RISK_FINDING, TOOL_CALL_DERIVED, TOOL_METRIC, TOPICS
 from services.embedded.kafka import KafkaCluster
-from services.kafka import partitions_of
 from tests.chaos.cluster.faults import BrokerFaults, WorkerFaults
 from tests.chaos.cluster.load import PARTITIONS, Agents, publish
 from tests.chaos.cluster.worker import TTL_MS, Worker, operators
+from tests.reading import read_topics
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ async def _judge(
 ) -> None:
     """The final comparison, when no worker runs any more."""
     wanted = _closed(truth.said, until_ms)
-    records = await _read(kafka, [prefix + topic for topic in DERIVED])
+    records = await read_topics(kafka, [prefix + topic for topic in DERIVED])
     said, bodies = CanonicalSet(), defaultdict[tuple[str, str, int], set[bytes]](set)
     for record in records:
         topic = record.topic.removeprefix(prefix)
@@ -167,10 +166,10 @@ async def _judge(
 
     poison = {
         f"{record.topic.removeprefix(prefix)}/{record.partition}/{record.offset}"
-        for record in await _read(kafka, [prefix + topic for topic in INPUT_TOPICS])
+        for record in await read_topics(kafka, [prefix + topic for topic in INPUT_TOPICS])
         if b"poison" in record.value
     }
-    letters = Counter(dict(record.headers)["at_from"].decode() for record in await _read(kafka, [prefix + DLQ]))
+    letters = Counter(dict(record.headers)["at_from"].decode() for record in await read_topics(kafka, [prefix + DLQ]))
     result.poison, result.receipts = len(poison), len(letters)
     result.receipts_repeated = letters.total() - len(letters)
     result.differences += [f"no receipt of poison at {place}" for place in sorted(poison - letters.keys())]
@@ -185,26 +184,6 @@ def _closed(said: CanonicalSet, until_ms: int) -> CanonicalSet:
             if topic != TOOL_METRIC or from_rfc3339(body["window_start"]) + body["window_ms"] <= until_ms:
                 kept.add(topic, record_id, body)
     return kept
-
-
-async def _read(kafka: dict[str, Any], topics: list[str]) -> list[Any]:
-    """All records of some topics as aiokafka gives them, of each partition in order."""
-    consumer = AIOKafkaConsumer(auto_offset_reset="earliest", **kafka)
-    await consumer.start()
-    try:
-        places = await partitions_of(kafka, topics)
-        consumer.assign(places)
-        ends = await consumer.end_offsets(places)
-        await consumer.seek_to_beginning(*places)
-        records: list[Any] = []
-        left = {place for place in places if ends[place]}
-        while left:
-            for batch in (await consumer.getmany(timeout_ms=200)).values():
-                records += batch
-            left = {place for place in left if await consumer.position(place) < ends[place]}
-        return records
-    finally:
-        await consumer.stop()
 
 
 async def _create_topics(kafka: dict[str, Any], prefix: str) -> None:

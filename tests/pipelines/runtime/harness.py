@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -20,9 +15,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from pipelines.replay import canonical_of_topics
 from pipelines.runtime.port import CanonicalSet, Event
 from schemas.topics import DLQ, INPUT_TOPICS, TOPIC_OF_EVENT, TOPICS
+from tests.part_process import PartProcess
+from tests.reading import read_topics
 
 PARTITIONS = 2
-ROOT = Path(__file__).parents[3]
 
 
 class Broker:
@@ -96,20 +92,7 @@ class Broker:
 
     async def read(self, topic: str) -> list[object]:
         """All records of a topic, as aiokafka gives them."""
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
-        await consumer.start()
-        try:
-            places = [TopicPartition(self.prefix + topic, number) for number in range(PARTITIONS)]
-            consumer.assign(places)
-            ends = await consumer.end_offsets(places)
-            await consumer.seek_to_beginning(*places)
-            records: list[object] = []
-            while any([await consumer.position(place) < ends[place] for place in places]):
-                for batch in (await consumer.getmany(timeout_ms=200)).values():
-                    records += batch
-            return records
-        finally:
-            await consumer.stop()
+        return await read_topics(self.kafka, [self.prefix + topic])
 
     async def said(self) -> CanonicalSet:
         """What the derived topics amount to."""
@@ -137,32 +120,14 @@ class Broker:
             await self._producer.stop()
 
 
-class Process:
+class Process(PartProcess):
     """A worker process."""
 
     def __init__(
         self, broker: Broker, log: Path, *, ttl_ms: int, port: int, operators: str, checkpoint_s: float
     ) -> None:
-        self.port = port
-        self._log = log
-        args = [broker.bootstrap, broker.prefix, str(self.port), str(ttl_ms), operators, str(checkpoint_s)]
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.pipelines.runtime.worker_process", *args],
-                cwd=ROOT,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-
-    def get(self, path: str) -> tuple[int, str]:
-        """Status and text of a page; 0 while nobody answers."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
+        args = [broker.bootstrap, broker.prefix, str(port), str(ttl_ms), operators, str(checkpoint_s)]
+        super().__init__("tests.pipelines.runtime.worker_process", args, log, port)
 
     def kill(self) -> None:
         """kill -9."""
@@ -171,16 +136,6 @@ class Process:
 
     def send(self, signal_number: int) -> None:
         self.process.send_signal(signal_number)
-
-    def terminate(self) -> float:
-        """SIGTERM; the seconds until it is gone."""
-        started = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=15)
-        return time.monotonic() - started
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
 
 
 async def until(condition: Callable[[], object], what: str, timeout_s: float = 40) -> object:

@@ -16,7 +16,7 @@ import orjson
 from services.capture.content import Capture, CaptureSettings
 from services.collector.journal import Journal
 from services.collector.service import Collector, CollectorSettings
-from services.collector.sinks import JsonlSink, Sink
+from services.collector.sinks import JsonlSink, Sink, SinkError
 
 PRE = {
     "session_id": "s-1",
@@ -112,3 +112,21 @@ async def until(reached: Callable[[], bool], within_s: float = 20) -> None:
     while not reached():
         assert time.monotonic() < deadline, "condition not reached in time"
         await asyncio.sleep(0.02)
+
+
+class Memory:
+    """A sink that keeps what it got; refuses while `away`."""
+
+    def __init__(self, name: str, away: bool) -> None:
+        self.name = name
+        self.away = away
+        self.events: list[dict[str, Any]] = []
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def send(self, events: list[dict[str, Any]], now_ms: int) -> None:
+        if self.away:
+            raise SinkError("away")
+        self.events += events

@@ -24,9 +24,8 @@ from services.adapters.registry import normalise
 from services.collector import service
 from services.collector.journal import Journal
 from services.collector.service import Collector
-from services.collector.sinks import SinkError
 
-from .running import POST, PRE, settings
+from .running import POST, PRE, Memory, settings
 
 pytestmark = pytest.mark.integration
 
@@ -99,23 +98,6 @@ class _File:
         return getattr(self._real, name)
 
 
-class Sink:
-    name = "memory"
-
-    def __init__(self, away: bool) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.away = away
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def send(self, events: list[dict[str, Any]], now_ms: int) -> None:
-        if self.away:
-            raise SinkError("away")
-        self.events += events
-
-
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> System:
     # A killed process holds no lock; here it is the same process that comes back.
@@ -123,7 +105,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     return System(monkeypatch)
 
 
-def begun(home: Path, sink: Sink, bound: int = BOUND) -> Collector:
+def begun(home: Path, sink: Memory, bound: int = BOUND) -> Collector:
     return Collector(settings(home, [sink], journal_max_bytes=bound))
 
 
@@ -141,7 +123,7 @@ def ended(collector: Collector) -> None:
 
 async def all_published(home: Path) -> list[dict[str, Any]]:
     """What a sink that works gets from a collector that starts where the killed one ended."""
-    sink = Sink(away=False)
+    sink = Memory("memory", away=False)
     collector = begun(home, sink, 1 << 30)
     [publisher] = collector.publishers
     for _ in range(2):
@@ -217,7 +199,7 @@ def test_a_rewrite_killed_between_any_two_calls_accounts_for_every_seq(tmp_path:
     base = tmp_path / "base"
 
     async def fill() -> None:
-        collector = begun(base, Sink(away=True))
+        collector = begun(base, Memory("memory", away=True))
         number = 0
         while not collector._room.needed:
             assert take(collector, POST if number % 2 else PRE, number)
@@ -230,7 +212,7 @@ def test_a_rewrite_killed_between_any_two_calls_accounts_for_every_seq(tmp_path:
     made: list[int] = []
 
     async def scenario(home: Path, answered: list[Any]) -> None:
-        collector = begun(home, Sink(away=True))
+        collector = begun(home, Memory("memory", away=True))
         await collector._snapshot(keep_bytes=0)
         await collector._room.make(collector._kept)
         assert not collector._room.needed
@@ -254,7 +236,7 @@ def test_a_full_disk_and_its_end_killed_between_any_two_calls_account_for_every_
     base = tmp_path / "base"
 
     async def fill() -> None:
-        collector = begun(base, Sink(away=True))
+        collector = begun(base, Memory("memory", away=True))
         for number in range(3):
             assert take(collector, PRE, number)
         collector._heartbeat()
@@ -263,7 +245,7 @@ def test_a_full_disk_and_its_end_killed_between_any_two_calls_account_for_every_
     asyncio.run(fill())
 
     async def scenario(home: Path, answered: list[tuple[str, int]]) -> None:
-        collector = begun(home, Sink(away=True))
+        collector = begun(home, Memory("memory", away=True))
         number = 10
         for _ in range(2):
             system.full = True

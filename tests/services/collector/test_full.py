@@ -20,10 +20,9 @@ from services.collector import service
 from services.collector.journal import Journal, Position
 from services.collector.reserve import read_page
 from services.collector.service import Collector
-from services.collector.sinks import SinkError
 from services.forwarder import protocol
 
-from .running import POST, PRE, client, journalled, named, post, published, running, settings, until
+from .running import POST, PRE, Memory, client, journalled, named, post, published, running, settings, until
 
 pytestmark = pytest.mark.integration
 
@@ -64,24 +63,6 @@ def spool(home: Path, payload: dict[str, Any], delivery: str | None = None) -> P
 async def ready(collector: Collector) -> tuple[int, list[str]]:
     async with client(collector) as session, session.get("/readyz") as answer:
         return answer.status, (await answer.json())["reasons"]
-
-
-class Memory:
-    """A sink that keeps what it got; refuses while `away`."""
-
-    def __init__(self, name: str, away: bool) -> None:
-        self.name = name
-        self.away = away
-        self.events: list[dict[str, Any]] = []
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def send(self, events: list[dict[str, Any]], now_ms: int) -> None:
-        if self.away:
-            raise SinkError("away")
-        self.events += events
 
 
 def hook(number: int, *, end: bool = False) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.collector.journal import Journal, Position
+from services.collector.journal import Journal, Position, encode
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ def filled(folder: Path, lines: int, segment_bytes: int = 1 << 20) -> Journal:
     journal = Journal(folder, segment_bytes)
     journal.open_epoch(1)
     for seq in range(1, lines + 1):
-        journal.append([event(seq)], 1, seq)
+        journal.put(encode([event(seq)]), 1, seq)
     return journal
 
 
@@ -56,7 +56,7 @@ def test_a_torn_last_line_is_cut_off_and_the_rest_stands(tmp_path: Path, cut: in
     again = Journal(tmp_path)
     assert seqs(again) == [1, 2]
     again.open_epoch(2)
-    again.append([event(1)], 2, 1)
+    again.put(encode([event(1)]), 2, 1)
     assert seqs(again) == [1, 2, 1]
 
 
@@ -92,9 +92,9 @@ def test_an_append_that_fails_halfway_leaves_the_journal_as_it_was(
 
     monkeypatch.setattr(journal, "_file", Full())
     with pytest.raises(OSError, match="space"):
-        journal.append([event(3)], 1, 3)
+        journal.put(encode([event(3)]), 1, 3)
     monkeypatch.setattr(journal, "_file", real)
-    journal.append([event(3)], 1, 3)
+    journal.put(encode([event(3)]), 1, 3)
     assert seqs(journal) == [1, 2, 3]
 
 

@@ -18,7 +18,7 @@ from schemas.errors import UserError
 from services.collector import service
 from services.collector.files import cut_torn
 from services.collector.intake import Intake
-from services.collector.journal import Journal
+from services.collector.journal import Journal, encode
 from services.collector.publisher import gaps_between
 from services.collector.service import Collector
 from services.collector.sinks import JsonlSink, SinkError
@@ -347,7 +347,7 @@ def test_rolling_while_another_thread_syncs_loses_no_sync(tmp_path: Path) -> Non
     thread = threading.Thread(target=sync)
     thread.start()
     for seq in range(1, 3000):
-        journal.append([{"seq": seq, "text": "x" * 200}], 1, seq)
+        journal.put(encode([{"seq": seq, "text": "x" * 200}]), 1, seq)
     stop.set()
     thread.join()
     journal.close()
@@ -361,7 +361,7 @@ def test_a_failed_sync_leaves_the_journal_dirty_and_full_segments_are_synced_lat
     journal = Journal(tmp_path, segment_bytes=1024)
     journal.open_epoch(1)
     for seq in range(1, 20):
-        journal.append([{"seq": seq, "text": "x" * 200}], 1, seq)
+        journal.put(encode([{"seq": seq, "text": "x" * 200}]), 1, seq)
     real, synced = os.fdatasync, set()
 
     def broken(fd: int) -> None:
@@ -404,8 +404,8 @@ def test_a_line_whose_cutting_off_failed_too_harms_no_later_one(
     journal._file = Full()  # type: ignore[assignment]
     monkeypatch.setattr("services.collector.journal.os.ftruncate", stuck)
     with pytest.raises(OSError, match="space"):
-        journal.append([{"seq": 1}], 1, 1)
-    journal.append([{"seq": 1, "again": True}], 1, 1)
+        journal.put(encode([{"seq": 1}]), 1, 1)
+    journal.put(encode([{"seq": 1, "again": True}]), 1, 1)
     assert [line.events for line in journal.lines()] == [[{"seq": 1, "again": True}]]
 
 

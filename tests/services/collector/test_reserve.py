@@ -189,7 +189,7 @@ def segment(folder: Path) -> Path:
     journal = Journal(folder)
     journal.open_epoch(1)
     for first in range(1, 16, 3):
-        journal.append([event(seq, NAMES[seq % 5]) for seq in range(first, first + 3)], 1, first)
+        journal.put(encode([event(seq, NAMES[seq % 5]) for seq in range(first, first + 3)]), 1, first)
     journal.close()
     return folder / journal.segments()[0]
 
