@@ -16,6 +16,7 @@ from pipelines.runtime.port import Event, Output
 from pipelines.runtime.settings import WorkerSettings
 from schemas.clock import to_rfc3339
 from schemas.topics import DLQ, HEADER_KIND, HEADER_SCHEMA, MAX_VALUE_BYTES, RISK_FINDING
+from services.kafka import PRODUCER
 
 SOURCE = b"agenttrace/pipelines"
 REQUEST_TIMEOUT_MS = 20_000
@@ -130,10 +131,7 @@ class Sender:
             if self._producer is None:
                 producer = self._settings.producer(
                     **self._settings.kafka,
-                    acks="all",
-                    enable_idempotence=True,
-                    compression_type="zstd",
-                    linger_ms=5,
+                    **PRODUCER,
                     max_request_size=4 * MAX_VALUE_BYTES,
                     request_timeout_ms=REQUEST_TIMEOUT_MS,
                 )

@@ -23,7 +23,7 @@ from schemas.clock import to_rfc3339
 from schemas.errors import UserError
 from schemas.topics import DLQ, HEADER_KIND, HEADER_SCHEMA, TOPIC_OF_EVENT, record_key
 from services.collector.files import cut_torn, private
-from services.kafka import explain, reason
+from services.kafka import PRODUCER, explain, reason
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +160,7 @@ class KafkaSink:
     async def _connect(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(
             **self._kwargs,
-            acks="all",
-            enable_idempotence=True,
-            compression_type="zstd",
-            linger_ms=5,
+            **PRODUCER,
             max_request_size=4 << 20,
             request_timeout_ms=10_000,
         )
