@@ -23,6 +23,9 @@ _POLL_S = 0.02
 _LOG_BYTES = 8 * 1024 * 1024
 _STACK_FRAME = re.compile(r"\s+(at |\.\.\.)|\s*$")
 
+ANALYSIS_NICE = 5
+"""Of what looks at events or stores them, so that agents on the same machine, and their hooks, come first."""
+
 
 class NotReadyError(UserError):
     """A part that ended, or was not ready in time, while it was being started."""
@@ -37,7 +40,7 @@ class Part:
     """What to run. `env` is added to the owner's; `log` is `logs/NAME.log` of the state folder unless given.
 
     `ready` is asked many times a second until it says True, and must return within a second or two; it may raise
-    OSError for "not yet". A Python part should be run as `[sys.executable, "-P", "-m", MODULE, …]`: without -P a
+    OSError for "not yet". `nice` is how far it steps back from the processor for others. A Python part should be run as `[sys.executable, "-P", "-m", MODULE, …]`: without -P a
     folder `services` in the working directory would be taken for ours.
     """
 
@@ -49,6 +52,7 @@ class Part:
     cwd: Path | None = None
     ready_timeout_s: float = 60
     grace_s: float = 10
+    nice: int = 0
 
 
 class PartProcess:
@@ -74,6 +78,8 @@ class PartProcess:
         try:
             self._process = self._launch()
             self._pid_file.write(self._process.pid)
+            if self.part.nice:
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, self.part.nice)
         except OSError as error:
             raise UserError(
                 f"cannot start {self.part.name}: {error.strerror} ({error.filename or self.log}); "

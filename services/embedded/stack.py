@@ -17,7 +17,7 @@ from schemas.topics import EMBEDDED_PARTITIONS, PARTITIONS
 from services.embedded.clickhouse import ClickHouseServer
 from services.embedded.host import LOOPBACK, free_port, require_free
 from services.embedded.kafka import KafkaBroker
-from services.embedded.part import Part
+from services.embedded.part import ANALYSIS_NICE, Part
 from services.embedded.run_file import Endpoints
 from services.embedded.supervisor import Supervisor
 from services.kafka import BROKER_DEFAULT, client_kwargs, create_topics
@@ -85,6 +85,7 @@ def _own(name: str, port: int, env: dict[str, str]) -> Part:
         env=env,
         ready=lambda: answers(port, "/readyz"),
         ready_timeout_s=60,
+        nice=0 if name == "collector" else ANALYSIS_NICE,
     )
 
 

@@ -161,7 +161,7 @@ async def _watch_rows(dsn: str, rows: Probes, stop: asyncio.Event) -> None:
             found = await asyncio.to_thread(client.query, text, {"ids": ids})
             for (key,) in found.result_rows:
                 rows.seen(key)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
 
 async def _watch_findings(kafka: dict[str, Any], findings: Probes, ready: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.embedded.clickhouse.statement import USER, request
 from services.embedded.host import LOOPBACK
 from services.embedded.launcher import Launcher
-from services.embedded.part import Part
+from services.embedded.part import ANALYSIS_NICE, Part
 from services.embedded.pidfile import write_private
 
 
@@ -50,6 +50,7 @@ class ClickHouseServer(Launcher):
             ready=lambda: request(port, password, "SELECT 1", timeout_s=2) == b"1\n",
             # Merges and inserts that run are brought to an end first.
             grace_s=25,
+            nice=ANALYSIS_NICE,
         )
 
     def _password(self) -> str:

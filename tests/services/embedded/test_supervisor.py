@@ -60,6 +60,17 @@ def test_parts_start_in_order_and_end_in_reverse_order(state_dir: Path, speaker:
     assert not list(state_dir.glob("*.pid"))
 
 
+def test_what_looks_at_events_steps_back_from_the_processor(state_dir: Path, speaker: Speaker, diary: Diary) -> None:
+    with Supervisor(state_dir) as stack:
+        for name, nice in (("collector", 0), ("worker", 7)):
+            ready = lambda name=name: f"{name} started" in diary()  # noqa: E731
+            stack.start(Part(name, speaker(name), ready=ready, nice=nice))
+        pids = {name: state.pid or 0 for name, state in stack.states().items()}
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, pids["collector"]) == own
+        assert os.getpriority(os.PRIO_PROCESS, pids["worker"]) == 7
+
+
 def test_a_part_that_was_killed_is_started_again_and_counted(
     state_dir: Path, speaker: Speaker, diary: Diary, wait_until: WaitUntil
 ) -> None:
