@@ -40,8 +40,9 @@ class Part:
     """What to run. `env` is added to the owner's; `log` is `logs/NAME.log` of the state folder unless given.
 
     `ready` is asked many times a second until it says True, and must return within a second or two; it may raise
-    OSError for "not yet". `nice` is how far it steps back from the processor for others. A Python part should be run as `[sys.executable, "-P", "-m", MODULE, …]`: without -P a
-    folder `services` in the working directory would be taken for ours.
+    OSError for "not yet". `nice` is how far it steps back from the processor for others. A Python part should be run as
+    `[sys.executable, "-P", "-m", MODULE, …]`: without -P a folder `services` in the working directory would be taken
+    for ours.
     """
 
     name: str
