@@ -251,13 +251,21 @@ class McpRpc(EventBase):
         "task_pending",
     ]
     parent_call_id: Uuid | None = None
+    parent_operation_id: Uuid | None = Field(
+        default=None, description="the client's operation inside which the server asked, or the task that this acts on"
+    )
     tool_name: str | None = None
     arguments_hash: str | None = None
     facts: Facts | None = None
+    reason: str | None = Field(default=None, description="one word: why it ended so, or what is odd about the frame")
+    progress_count: Size | None = Field(default=None, description="notifications of progress until the end")
+    frames: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="how many frames this event stands for, where it is not one"
+    )
 
 
 class McpServer(EventBase):
-    """Health and stderr of an MCP server."""
+    """Health and stderr of an MCP server. `declared_…` is what it calls itself."""
 
     event_name: Literal["mcp.server.health_changed", "mcp.server.stderr"]
     connection_id: str | None = None
@@ -266,6 +274,9 @@ class McpServer(EventBase):
     health: Literal["connecting", "up", "degraded", "down", "backoff"] | None = None
     reason: str | None = None
     content: Content | None = None
+    declared_name: str | None = None
+    declared_version: str | None = None
+    protocol_version: str | None = None
 
 
 class McpElicitation(EventBase):
@@ -274,6 +285,7 @@ class McpElicitation(EventBase):
     event_name: Literal["mcp.elicitation.requested", "mcp.elicitation.completed"]
     connection_id: str | None = None
     mcp_server: str
+    operation_id: Uuid | None = Field(default=None, description="the client's operation that waits for the answer")
     mode: str | None = None
     content: Content | None = None
     action: str | None = None
@@ -289,7 +301,9 @@ class McpTool(Model):
 
 
 class McpTools(EventBase):
-    """mcp.tools.listed: what a server declared."""
+    """mcp.tools.listed: one page of what a server declared. The list is whole if the page is neither `continued` (asked
+    for with a cursor) nor has `more` after it. Of a page with more than 1,000 tools each event has a part, `count` all.
+    """
 
     event_name: Literal["mcp.tools.listed"]
     connection_id: str | None = None
@@ -297,6 +311,8 @@ class McpTools(EventBase):
     transport: Transport = "unknown"
     tools: tuple[McpTool, ...] = ()
     count: int = Field(ge=0)
+    continued: bool = False
+    more: bool = False
 
 
 class AgentRun(EventBase):

@@ -55,15 +55,19 @@ def identity(rule: CompiledRule, tenant: str, group: str, bucket: int, partition
     return finding_id(rule.rule.id, rule.rule.version, tenant, place, bucket)
 
 
-def body(rule: CompiledRule, group: str, bucket: int, partition: int, support: Support) -> dict[str, Any]:
-    """The finding's fields, without version and state. What is supported by the least is `created`, more `updated`."""
+def body(rule: CompiledRule, key: tuple[str, str], bucket: int, partition: int, support: Support) -> dict[str, Any]:
+    """The finding's fields, without version and state. What is supported by the least is `created`, more `updated`.
+
+    `key` is the tenant (empty without one) and the group.
+    """
+    tenant, group = key
     share = MAX_EVIDENCE // len(support.steps)
     listed = {event.event_id: event for events in support.steps for event in events[:share]}
     evidence = sorted(listed.values(), key=lambda event: event[:2])
     earliest = evidence[0]
     latest = max((events[-1] for events in support.steps if events), key=lambda event: event[:2])
     shown = support.steps[-1][0].about
-    record_id = identity(rule, earliest.about.tenant_id or "", group, bucket, partition)
+    record_id = identity(rule, tenant, group, bucket, partition)
     risk, notes = risk_of(rule), list(support.notes)
     parts = _score(rule, risk, support)
     if support.moved:

@@ -24,7 +24,7 @@ from schemas.topics import RISK_FINDING
 
 SAY_EVERY_MS = 10_000
 
-_DUMP_VERSION = 1
+_DUMP_VERSION = 2
 
 Place = tuple[str, GroupKey, int]
 """Identity of a rule, group, cooldown bucket: what a finding is about."""
@@ -130,7 +130,7 @@ class SequenceRules:
         said = self._said.get(place)
         name, key, bucket = place
         rule = self._rules[name]
-        made = body(rule, key[1], bucket, self._partition, support) if support else None
+        made = body(rule, key, bucket, self._partition, support) if support else None
         if support is None or not support.holds:
             if gone := said or made:
                 out.retract(RISK_FINDING, gone["finding_id"], gone)

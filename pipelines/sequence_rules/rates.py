@@ -1,13 +1,15 @@
 """Metric rules: counts and rates over the ended calls of a group in a sliding window of closed 10 s sub-windows.
 
 A window is looked at when a sub-window in which a call of the group ended has closed, and again when late records
-change it; so what is said depends on the calls alone, and a finding can be taken back.
+change it; so what is said depends on the calls alone, and a finding can be taken back: also one that only a worker before
+this one can have said, which had seen an end that counts no more.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from pipelines.rolling_metrics.ends import (
@@ -25,7 +27,7 @@ from pipelines.rolling_metrics.ends import (
 )
 from pipelines.runtime.port import LATENESS_MS, Record
 from pipelines.sequence_rules.compiled import SUB_WINDOW_MS, CompiledRule
-from pipelines.sequence_rules.evidence import Slots, Support, kept
+from pipelines.sequence_rules.evidence import Kept, Slots, Support, kept
 from schemas.rules import DEFAULT_MIN_COUNT
 
 GroupKey = tuple[str, str]
@@ -66,13 +68,18 @@ _PLACES: dict[str, tuple[int, ...]] = {
 
 
 class _Group:
-    """Per sub-window: how many calls ended how, and the events that the metric counts."""
+    """Per sub-window: how many calls ended how, and the events that the metric counts.
 
-    __slots__ = ("counts", "events")
+    `void` are those that do not count: taken back, or weaker than another end of the call. By event id, with the record
+    that made it so, since a retraction may come without what it takes back.
+    """
+
+    __slots__ = ("counts", "events", "void")
 
     def __init__(self) -> None:
         self.counts: dict[int, list[int]] = {}
         self.events = Slots()
+        self.void: dict[int, dict[str, Kept]] = {}
 
 
 class Rates:
@@ -105,9 +112,10 @@ class Rates:
         known = self._calls.get(ref)
         ends = [] if known is None else list(known)
         if event.get("retracted"):
+            self._group(key).events.remove(sub * SUB_WINDOW_MS, event_id)
+            self._void([end], record, pack_hash)
             if not remove_end(ends, event_id):
                 return
-            self._group(key).events.remove(sub * SUB_WINDOW_MS, event_id)
         else:
             if self._counted in _PLACES[outcome]:
                 self._group(key).events.add(sub * SUB_WINDOW_MS, kept(record, pack_hash), EACH_SIDE)
@@ -119,10 +127,25 @@ class Rates:
                 refs = self._expiry[due] = []
             refs.append(ref)
         self._calls[ref] = ends
-        for by, counted in ((-1, counting(known)), (1, counting(ends))) if known else ((1, ends),):
+        if not known:
+            self._count(key, sub, outcome, 1, record.cause_ms)
+            return
+        count = counting(ends)
+        self._void([one for one in (*known, end) if one not in count], record, pack_hash)
+        for by, counted in ((-1, counting(known)), (1, count)):
             for one in counted:
                 owner, said = one.payload
                 self._count(owner, one.ms // SUB_WINDOW_MS, said, by, record.cause_ms)
+
+    def _void(self, ends: list[End], record: Record, pack_hash: str) -> None:
+        """Remember ends that do not count, and have the windows judged in which a worker before may have counted them."""
+        for end in ends:
+            key, outcome = end.payload
+            group, sub = self._group(key), end.ms // SUB_WINDOW_MS
+            group.counts.setdefault(sub, [0, 0, 0, 0])
+            if self._counted in _PLACES[outcome]:
+                group.void.setdefault(sub, {}).setdefault(end.event_id, kept(record, pack_hash))
+            self._reopen(key, sub, record.cause_ms)
 
     def _group(self, key: GroupKey) -> _Group:
         group = self._groups.get(key)
@@ -137,6 +160,9 @@ class Rates:
             sums = counts[sub] = [0, 0, 0, 0]
         for place in _PLACES[outcome]:
             sums[place] += by
+        self._reopen(key, sub, log_ms)
+
+    def _reopen(self, key: GroupKey, sub: int, log_ms: int) -> None:
         opened = self._open.get(sub)
         if opened is None:
             opened = self._open[sub] = {}
@@ -165,13 +191,9 @@ class Rates:
         group = self._groups.get(key)
         if group is None:
             return None
-        counts = group.counts
+        counts, void = group.counts, group.void
         first = bucket * self.rule.cooldown_ms
-        points = [
-            sub
-            for sub, count in sorted(counts.items())
-            if count[_TOTAL] and first <= sub * SUB_WINDOW_MS < first + self.rule.cooldown_ms
-        ]
+        points = [sub for sub in sorted(counts) if first <= sub * SUB_WINDOW_MS < first + self.rule.cooldown_ms]
         covered: set[int] = set()
         near: set[int] = set()
         fired: list[tuple[float, int, int]] = []
@@ -179,18 +201,22 @@ class Rates:
             if (point + 1) * SUB_WINDOW_MS > t_ms:
                 break
             subs = range(point - self._subs + 1, point + 1)
-            value, base = self._value([counts[sub] for sub in subs if sub in counts])
-            if base >= self._min_count and self._holds(value, self._threshold):
+            found = [counts[sub] for sub in subs if sub in counts]
+            value, base = self._value(found)
+            if counts[point][_TOTAL] and base >= self._min_count and self._holds(value, self._threshold):
                 covered.update(subs)
                 fired.append((value, -point, base))
-            elif self._may_have_held(value * base):
+                continue
+            gone = sum(len(void[sub]) for sub in subs if sub in void)
+            if self._may_have_held(sum(count[self._counted] for count in found), gone):
                 near.update(subs)
         places = [sub * SUB_WINDOW_MS for sub in sorted(covered or near)]
         events = [event for place in places for event in group.events.by_slot.get(place, ())]
+        if not fired:
+            events = events or sorted((one for sub in near for one in void.get(sub, {}).values()), key=itemgetter(0, 1))
+            return Support([events], len(events), False, False, [], [], holds=False) if events else None
         if not events:
             return None
-        if not fired:
-            return Support([events], len(events), False, False, [], [], holds=False)
         value, _, base = max(fired)
         cut = not (group.events.cut or set()).isdisjoint(places)
         count = sum(counts[sub][self._counted] for sub in covered if sub in counts)
@@ -205,11 +231,13 @@ class Rates:
             return (sum(count[_FAILED] for count in counts) / known if known else 0.0), known
         return float(sum(count[self._counted] for count in counts)), sum(count[_TOTAL] for count in counts)
 
-    def _may_have_held(self, counted: float) -> bool:
-        """Whether the condition may have held over some of the calls of a window, so many of them counted."""
+    def _may_have_held(self, counted: int, gone: int) -> bool:
+        """Whether the condition may have held over some of the calls of a window, `gone` of which count no more."""
         if self._compare in {"<", "<="}:
             return True
-        return self._is_rate and self._holds(counted / max(self._min_count, counted), self._threshold)
+        if not self._is_rate:
+            return gone > 0 and self._holds(counted + gone, self._threshold)
+        return self._holds((counted + gone) / max(self._min_count, counted + gone), self._threshold)
 
     def forget(self, t_ms: int) -> None:
         """Drop what no record within the lateness bound can change."""
@@ -225,10 +253,11 @@ class Rates:
             del self._open[sub]
         before = (t_ms - self.rule.keep_ms - SAME_CALL_MS - LATENESS_MS) // SUB_WINDOW_MS
         for key, group in list(self._groups.items()):
-            for sub in [sub for sub in group.counts if sub < before]:
-                del group.counts[sub]
+            for by_sub in (group.counts, group.void):
+                for sub in [sub for sub in by_sub if sub < before]:
+                    del by_sub[sub]
             group.events.forget(before * SUB_WINDOW_MS)
-            if not group.counts and not len(group.events):
+            if not group.counts and not group.void and not len(group.events):
                 del self._groups[key]
 
     @staticmethod
@@ -239,7 +268,10 @@ class Rates:
         """The state as JSON data."""
         return {
             "calls": [[ref, [list(end) for end in ends]] for ref, ends in self._calls.items()],
-            "groups": [[key, list(group.counts.items()), group.events.dump()] for key, group in self._groups.items()],
+            "groups": [
+                [key, list(group.counts.items()), group.events.dump(), _dump_void(group)]
+                for key, group in self._groups.items()
+            ],
             "open": [[sub, list(keys.items())] for sub, keys in self._open.items()],
         }
 
@@ -249,12 +281,18 @@ class Rates:
             self._calls[ref] = [End(end[0], end[1], end[2], (_key(end[3][0]), end[3][1])) for end in ends]
             due = max((self._call_expires(end) for end in self._calls[ref]), default=0)
             self._expiry.setdefault(due, []).append(ref)
-        for key, counts, events in data["groups"]:
+        for key, counts, events, void in data["groups"]:
             group = self._group(_key(key))
             group.counts, group.events = dict(counts), Slots.load(events)
+            for sub, event_id, event in void:
+                group.void.setdefault(sub, {})[event_id] = Kept.load(event)
         self._open = {sub: {_key(key): log_ms for key, log_ms in keys} for sub, keys in data["open"]}
 
 
 def _key(data: list[str]) -> GroupKey:
     tenant, group = data
     return tenant, group
+
+
+def _dump_void(group: _Group) -> list[Any]:
+    return [[sub, event_id, event.dump()] for sub, events in group.void.items() for event_id, event in events.items()]

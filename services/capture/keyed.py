@@ -30,3 +30,22 @@ class Keyed:
             inner.update(body)
         outer.update(inner.digest())
         return outer.hexdigest()
+
+    def running(self) -> Running:
+        """The same of a body that comes in pieces."""
+        return Running(self._inner.copy(), self._outer.copy())
+
+
+class Running:
+    """`update` with each piece, then `hex` gives what Keyed.hex gives of all of them together."""
+
+    __slots__ = ("_inner", "_outer", "update")
+
+    def __init__(self, inner: hashlib._Hash, outer: hashlib._Hash) -> None:
+        self._inner, self._outer = inner, outer
+        self.update = inner.update
+
+    def hex(self) -> str:
+        """64 hex digits; once, after the last piece."""
+        self._outer.update(self._inner.digest())
+        return self._outer.hexdigest()

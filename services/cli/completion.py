@@ -16,7 +16,7 @@ def completion(shell: str) -> None:
       agenttrace completion bash >> ~/.bashrc
       agenttrace completion fish > ~/.config/fish/completions/agenttrace.fish
     """
-    from services.cli.main import cli
+    from services.cli.commands import cli
 
     found = get_completion_class(shell)
     assert found is not None

@@ -24,7 +24,7 @@ from services.config import load
 from services.demo import check, synthetic
 from services.demo import report as reports
 from services.demo.report import Report
-from services.demo.send import DemoSession, Sender, Sent
+from services.demo.send import DemoSession, Sender, Sent, mcp_session
 
 TTL_MS = 3000
 _PAUSE_S = 0.02
@@ -44,7 +44,8 @@ SESSIONS = Path(__file__).parent.parent / "demo" / "sessions"
 )
 def demo(json_file: Path | None, keep: bool, home: Path) -> None:
     """Start real Kafka, ClickHouse, collector, worker and sink on fresh state, send every recorded session of the four runtimes
-    through the real front doors, and say what was found. Ends by itself; exit code 0 only if the numbers add up.
+    through the real front doors and MCP calls to a real server through the proxy, and say what was found. Ends by itself;
+    exit code 0 only if the numbers add up.
 
     \b
     Examples:
@@ -102,16 +103,18 @@ async def _show(home: Path, began: float) -> Report:
     with _bar(f"Sending {total} hook payloads of {len(chosen)} sessions", total) as tick:
         sender = Sender(home, where.http_port, Path(where.socket), _PAUSE_S, tick)
         try:
-            await sender.run(chosen)
-        except* UserError as group:
-            raise group.exceptions[0] from None
+            async with asyncio.TaskGroup() as group:
+                group.create_task(sender.run(chosen))
+                mcp = group.create_task(mcp_session(home, Path(where.socket)))
+        except* UserError as errors:
+            raise _first(errors) from None
     seconds["send"] = time.monotonic() - mark
     mark = time.monotonic()
     kwargs = kafka_kwargs(load().config)
     import clickhouse_connect
 
     client = await asyncio.to_thread(lambda: clickhouse_connect.get_client(dsn=where.clickhouse_dsn))
-    report = await _settle(home, sender.sent, kwargs, client)
+    report = await _settle(home, sender.sent, mcp.result(), kwargs, client)
     seconds["settle"] = time.monotonic() - mark
     reports.fill(report, client)
     runtimes = sorted(ADAPTERS)
@@ -124,7 +127,14 @@ async def _show(home: Path, began: float) -> Report:
     return report
 
 
-async def _settle(home: Path, sent: Sent, kwargs: dict[str, Any], client: Any) -> Report:
+def _first(errors: ExceptionGroup[UserError]) -> UserError:
+    found = errors.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found
+
+
+async def _settle(
+    home: Path, sent: Sent, mcp_sent: list[tuple[str, str]], kwargs: dict[str, Any], client: Any
+) -> Report:
     """Wait until everything accepted is in Kafka and ClickHouse and what had to be found was found, or until time is up."""
     runtimes = sorted(ADAPTERS)
     problems: list[str] = []
@@ -140,6 +150,7 @@ async def _settle(home: Path, sent: Sent, kwargs: dict[str, Any], client: Any) -
         _line(step, "done", time.monotonic() - began)
 
     await wait("the collector has every payload", lambda: check.journalled(home).deliveries >= sent.payloads)
+    await wait("the collector has every MCP call", lambda: len(check.journalled(home).mcp_calls) >= len(mcp_sent))
     # What is in the journal now is what must arrive; heartbeats go on meanwhile and are not waited for.
     wanted = check.journalled(home)
     await wait("every event is in ClickHouse", lambda: wanted.seqs <= set(check.in_clickhouse(client)))
@@ -158,6 +169,7 @@ async def _settle(home: Path, sent: Sent, kwargs: dict[str, Any], client: Any) -
         kafka=len(kafka & wanted.seqs),
         clickhouse=len(ours),
         tool_calls=len(calls),
+        mcp_sent=mcp_sent,
         problems=problems,
     )
     if not len(wanted.seqs) == report.kafka == report.clickhouse == len(set(ours)):
@@ -245,6 +257,14 @@ def _print(report: Report) -> None:
         )
     if len(report.never_ended) > 8:
         console.print(f"  … and {len(report.never_ended) - 8} more")
+
+    console.print("\n[bold]MCP calls on the wire[/] (mcp-server-time, through `agenttrace proxy stdio`)")
+    wire = Table("server", "tool", "calls", "status", "ms", "of the server", box=None, pad_edge=False)
+    for row in report.mcp:
+        status = "ok" if not row["failed"] else f"error {row['error_code'] or 'in the result'}"
+        cells = (row["tool_name"], row["calls"], status, row["ms"], row["server_ms"])
+        wire.add_row(cut(row["mcp_server"], 30), *(cut(cell, 40) for cell in cells))
+    console.print(wire)
 
     console.print(f"\n[bold]Findings[/]: {len(report.findings)}")
     for row in report.findings[:12]:

@@ -1,96 +1,23 @@
-"""Entry point of `agenttrace`: finds the command, and turns errors meant for people into one line and an exit code."""
+"""Entry point of `agenttrace`: finds the command, and turns errors meant for people into one line and an exit code.
+
+It imports next to nothing by itself: MCP clients wait for `agenttrace proxy stdio`, which needs none of the rest.
+"""
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
 import sys
-from pathlib import Path
 
-import click
-
-from schemas.errors import UserError
-from services import config as configuration
-
-_COMMANDS = {
-    "up": "services.cli.stack:up",
-    "down": "services.cli.stack:down",
-    "status": "services.cli.stack:status",
-    "demo": "services.cli.demo:demo",
-    "tail": "services.cli.tail:tail",
-    "query": "services.cli.clickhouse:query",
-    "replay": "services.cli.replay:replay",
-    "migrate": "services.cli.clickhouse:migrate",
-    "topics": "services.cli.topics:topics",
-    "journal": "services.cli.journal:journal",
-    "config": "services.cli.settings:config",
-    "rules": "services.cli.rules:rules",
-    "normalise": "services.cli.normalise:normalise",
-    "collector": "services.cli.run:collector",
-    "worker": "services.cli.run:worker",
-    "sink": "services.cli.run:sink",
-    "completion": "services.cli.completion:completion",
-}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from services.config import Loaded
 
 
-class _Lazy(click.Group):
-    """Imports a command when it is asked for, so that `agenttrace --help` stays quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        target = _COMMANDS.get(cmd_name)
-        if target is None:
-            return None
-        module, name = target.split(":")
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            from services.yamlfile import nearest
-
-            raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], list(_COMMANDS))}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="agenttrace.yaml to use; else AGENTTRACE_CONFIG, else the one in AGENTTRACE_HOME.",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Log what happens to standard error.")
-@click.version_option(package_name="agenttrace", prog_name="agenttrace")
-def cli(config_file: Path | None, verbose: bool) -> None:
-    """AgentTrace: what coding agents really did.
-
-    \b
-    Examples:
-      agenttrace demo                          the whole on recorded sessions, on this machine
-      agenttrace up                            broker, ClickHouse, collector, worker and sink; `agenttrace down` ends them
-      agenttrace tail --outcome error          failed tool calls as they come
-      agenttrace query "select * from tool_calls limit 5"
-    """
-    logging.basicConfig(
-        level=logging.INFO if verbose or os.environ.get("AGENTTRACE_LOG") == "info" else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    if not verbose:
-        # Clients log at length what we tell in one line.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    if config_file is not None:
-        # The parts of a stack are processes of their own: the environment is how they learn of the file.
-        os.environ["AGENTTRACE_CONFIG"] = str(config_file.absolute())
-
-
-def load_config() -> configuration.Loaded:
+def load_config() -> Loaded:
     """The configuration for this call, its warnings told on standard error. Raises UserError."""
+    import click
+
+    from services import config as configuration
+
     loaded = configuration.load()
     for warning in loaded.warnings:
         click.echo(f"agenttrace: warning: {warning}", err=True)
@@ -99,6 +26,16 @@ def load_config() -> configuration.Loaded:
 
 def main() -> None:
     """Run the command line and exit."""
+    if sys.argv[1:3] == ["proxy", "stdio"]:
+        from services.mcp_proxy.stdio import launch
+
+        if (options := launch.parse(sys.argv[3:])) is not None:
+            launch.run(options)
+    import click
+
+    from schemas.errors import UserError
+    from services.cli.commands import cli
+
     try:
         code = cli.main(prog_name="agenttrace", standalone_mode=False)
     except UserError as error:

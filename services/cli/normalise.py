@@ -18,8 +18,8 @@ from services.adapters.context import Context
 from services.adapters.recordings import Recorded, read
 from services.adapters.registry import ADAPTERS
 from services.adapters.registry import normalise as normalise_body
+from services.capturing import from_config
 from services.cli.main import load_config
-from services.collector.capturing import from_config
 
 
 @click.command()

@@ -128,7 +128,7 @@ def _line() -> Callable[[dict[str, Any]], None]:
 
     def show(event: dict[str, Any]) -> None:
         console.print(
-            f"[dim]{_clock(event)}[/] [cyan]{escape(safe(event.get('agent_runtime', ''))):11}[/] "
+            f"[dim]{clock(event)}[/] [cyan]{escape(safe(event.get('agent_runtime', ''))):11}[/] "
             f"{escape(safe(event.get('event_name')).removeprefix('tool.call.')):18} {_outcome(event)}{escape(safe(describe(event)))}"
         )
 
@@ -167,7 +167,8 @@ def _outcome(event: Mapping[str, Any]) -> str:
     return f"{_MARK.get(str(outcome), str(outcome))}  " if outcome else ""
 
 
-def _clock(event: Mapping[str, Any]) -> str:
+def clock(event: Mapping[str, Any]) -> str:
+    """When it happened, in local time with milliseconds."""
     try:
         moment = datetime.fromisoformat(str(event.get("timestamp")))
     except ValueError:

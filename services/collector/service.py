@@ -24,6 +24,7 @@ from services.capture.content import Capture
 from services.collector import spool
 from services.collector.app import Doors
 from services.collector.files import private, write_atomic
+from services.collector.finished import take_file
 from services.collector.heavy import take
 from services.collector.hot import Runner
 from services.collector.journal import KEEP_BYTES, SEGMENT_BYTES, Journal, Position
@@ -33,7 +34,7 @@ from services.collector.recovery import recover
 from services.collector.room import Room
 from services.collector.sinks import Sink
 from services.collector.state import Seen, Snapshot, freeze_snapshot, hold, load_snapshot
-from services.forwarder.protocol import Drops
+from services.forwarder.protocol import SPOOL_EVENTS, Drops
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +297,8 @@ class Collector:
             return False
         await asyncio.to_thread(self._remove, taken)
         for path in taken:
-            self.metrics.hooks.labels(path.parent.name, "spool").inc()
+            if path.parent.name != SPOOL_EVENTS:
+                self.metrics.hooks.labels(path.parent.name, "spool").inc()
             self.metrics.spool_drained.labels(path.parent.name).inc()
         self._wake()
         return len(taken) == DRAIN_FILES
@@ -316,6 +318,8 @@ class Collector:
         """Whether the delivery is in the journal now."""
         runtime = path.parent.name
         try:
+            if runtime == SPOOL_EVENTS:
+                return await take_file(self.intake, path, _now_ms())
             item = await asyncio.to_thread(spool.read, path)
         except FileNotFoundError:
             return False

@@ -11,7 +11,7 @@ from typing import Any
 from schemas.config import Config
 from schemas.errors import UserError
 from services import config as configuration
-from services.collector.capturing import from_config as capture_from_config
+from services.capturing import from_config as capture_from_config
 from services.collector.files import private
 from services.collector.service import CollectorSettings
 from services.collector.sinks import JsonlSink, KafkaSink, Sink

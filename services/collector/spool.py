@@ -1,4 +1,4 @@
-"""Reads the spool: what forwarders and plugins wrote while no collector answered, oldest first.
+"""Reads the spool: what forwarders, plugins and MCP proxies wrote while no collector answered, oldest first.
 
 A file is deleted only after its events are in the journal; a crash between the two repeats the delivery, which its id
 makes harmless. Anything may lie in these folders: only regular files are opened, no link is followed, and what cannot
@@ -22,6 +22,8 @@ import orjson
 from services.adapters.registry import ADAPTERS
 from services.forwarder import protocol
 
+FOLDERS = (*sorted(ADAPTERS), protocol.SPOOL_EVENTS)
+"""The runtimes there are adapters for, and finished events."""
 BAD_PREFIX = ".bad."
 """A delivery that could not be normalised at all is set aside under this prefix, for a person to look at."""
 _TORN_AFTER_S = 3600.0
@@ -64,9 +66,9 @@ def age(path: Path) -> str:
 
 
 def strangers(spool: Path) -> list[Path]:
-    """What lies in the spool and is no runtime's folder: nobody's, and never touched."""
+    """What lies in the spool and is none of the folders: nobody's, and never touched."""
     try:
-        return [path for path in sorted(spool.iterdir()) if path.name not in ADAPTERS or not _is_folder(path)]
+        return [path for path in sorted(spool.iterdir()) if path.name not in FOLDERS or not _is_folder(path)]
     except OSError:
         return []
 
@@ -115,8 +117,8 @@ def drops(spool: Path) -> Iterator[tuple[Path, protocol.Drops]]:
 
 
 def folders(spool: Path) -> list[Path]:
-    """The folders of the runtimes there are adapters for."""
-    return [spool / runtime for runtime in sorted(ADAPTERS) if _is_folder(spool / runtime)]
+    """Those of FOLDERS that are there."""
+    return [spool / name for name in FOLDERS if _is_folder(spool / name)]
 
 
 def _regular(path: Path) -> BinaryIO:

@@ -17,16 +17,20 @@ from services.kafka import partitions_of
 Seqs = set[tuple[str, int, int]]
 """(producer id, epoch, seq) of events."""
 
+_MCP_ENDS = frozenset({"mcp.rpc.response", "mcp.rpc.error"})
 _CONTRACTS = frozenset(adapter.contract for adapter in ADAPTERS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Journalled:
-    """What the collector accepted: every event's place, the deliveries that hooks made, and the tool calls."""
+    """What the collector accepted: every event's place, the deliveries that hooks made, the tool calls, and the MCP calls
+    that ended.
+    """
 
     seqs: Seqs
     deliveries: int
     calls: set[str]
+    mcp_calls: set[str]
 
 
 def journalled(home: Path) -> Journalled:
@@ -34,14 +38,17 @@ def journalled(home: Path) -> Journalled:
     seqs: Seqs = set()
     deliveries: set[str] = set()
     calls: set[str] = set()
+    mcp_calls: set[str] = set()
     for line in Journal(home / "collector" / "journal").lines():
         for event in line.events or []:
             seqs.add(_place(event))
             if "call_key" in event:
                 calls.add(event["call_id"])
+            if event["event_name"] in _MCP_ENDS and event.get("method") == "tools/call":
+                mcp_calls.add(event["operation_id"])
             if event["source_adapter"] in _CONTRACTS:
                 deliveries.add(delivery_key(event))
-    return Journalled(seqs, len(deliveries), calls)
+    return Journalled(seqs, len(deliveries), calls, mcp_calls)
 
 
 async def in_kafka(kwargs: dict[str, Any]) -> Seqs:

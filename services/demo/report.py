@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +28,8 @@ class Report:
     never_ended: list[dict[str, Any]] = field(default_factory=list)
     findings: list[dict[str, Any]] = field(default_factory=list)
     slowest: list[dict[str, Any]] = field(default_factory=list)
+    mcp_sent: list[tuple[str, str]] = field(default_factory=list)
+    mcp: list[dict[str, Any]] = field(default_factory=list)
     restarts: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -54,6 +57,11 @@ SLOWEST = """
            round(agenttrace_quantile(0.95, zeros, merged), 1) as p95_ms
     from tool_metrics where window = '1m' group by tool_name, agent_runtime
     having p95_ms is not null order by p95_ms desc limit 8"""
+MCP = """
+    select mcp_server, tool_name, status, failed, count() as calls, round(median(duration_ms), 1) as ms,
+           round(median(duration_server_ms), 1) as server_ms, any(error_code) as error_code
+    from mcp_rpc_calls where method = 'tools/call'
+    group by mcp_server, tool_name, status, failed order by mcp_server, tool_name, failed"""
 OPEN = "select count() from tool_calls where status = 'started'"
 
 
@@ -62,6 +70,7 @@ def fill(report: Report, client: Any) -> None:
     report.calls = _rows(client, CALLS)
     report.never_ended = _rows(client, NEVER_ENDED)
     report.findings = _rows(client, FINDINGS)
+    report.mcp = _rows(client, MCP)
     report.slowest = [
         {key: value for key, value in row.items() if key not in {"merged", "zeros"}} for row in _rows(client, SLOWEST)
     ]
@@ -89,6 +98,12 @@ def judge(report: Report, runtimes: list[str]) -> None:
         say(f"{waiting} calls still open although their time is over")
     if not report.slowest:
         say("no metric window has a duration")
+    said = Counter(report.mcp_sent)
+    seen: Counter[tuple[str, str]] = Counter()
+    for row in report.mcp:
+        seen[row["tool_name"], "error" if row["failed"] else "ok"] += row["calls"]
+    if seen != said:
+        say(f"MCP calls differ: the client saw {dict(said)}, the proxy {dict(seen)}")
     ended = {(row["agent_runtime"], row["session_id"]) for row in report.never_ended if row["status"] == "timed_out"}
     for runtime in runtimes:
         name = f"synthetic-{runtime.replace('_', '-')}"

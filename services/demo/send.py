@@ -120,6 +120,22 @@ class Sender:
         self.sent.count(protocol.COMMAND)
 
 
+async def mcp_session(home: Path, socket: Path) -> list[tuple[str, str]]:
+    """A real MCP client and a real server, with a proxy between them; each call's tool and how it ended for the client."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.demo.mcp_session"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, protocol.ENV_HOME: str(home), protocol.ENV_SOCKET: str(socket)},
+    )
+    answer, complaint = await process.communicate()
+    if process.returncode:
+        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        raise UserError(f"the MCP client of the demo ended with {process.returncode}: {last}")
+    return [(tool, ended) for tool, ended in orjson.loads(answer)]
+
+
 def _short(path: Path) -> str:
     """The path, or the same from here where it is too long for a socket's name (108 bytes)."""
     return min(str(path), os.path.relpath(path), key=len)

@@ -27,6 +27,8 @@ ENV_SPOOL_MAX_FILES: Final = "AGENTTRACE_SPOOL_MAX_FILES"
 DEFAULT_HOME: Final = "~/.agenttrace"
 SOCKET_NAME: Final = "collector.sock"
 SPOOL_FOLDER: Final = "spool"
+SPOOL_EVENTS: Final = "events"
+"""The folder of the spool that holds finished events (JSON lines) and not the payloads of a runtime."""
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 """Longest payload passed on; a longer one becomes a marker. The collector may answer with as much."""

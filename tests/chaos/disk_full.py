@@ -22,7 +22,7 @@ from schemas.topics import LAST_CLASS, drop_class
 from services.adapters.calls import CallTable
 from services.adapters.context import Context
 from services.adapters.registry import ADAPTERS, normalise
-from services.collector.capturing import from_config
+from services.capturing import from_config
 from tests.chaos.agents import Agents
 from tests.chaos.judge import SETTLE_S, Verdict
 from tests.chaos.load import Fate, Load, latencies

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.main import cli
+from services.cli.commands import cli
 
 pytestmark = pytest.mark.contract
 

@@ -19,7 +19,7 @@ from pipelines.runtime.rebuild import LogReader
 from pipelines.runtime.sender import Message, Sender
 from schemas.topics import DLQ
 from tests.simulation.loop import Process, VirtualLoop
-from tests.simulation.schedule import run
+from tests.simulation.schedule import FAULTS, run
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(120)]
 
@@ -33,6 +33,13 @@ def test_any_schedule_of_faults_comes_to_what_one_calm_worker_says(first_seed: i
     for seed in range(first_seed, first_seed + AT_ONCE):
         problems = run(seed).problems
         assert not problems, f"python -m tests.simulation.run --seed {seed}\n" + "\n".join(problems[:10])
+
+
+@pytest.mark.parametrize(("seed", "faults"), [(70225, "repeats"), (90012, "freeze poison repeats")])
+def test_schedules_that_once_came_to_something_else(seed: int, faults: str) -> None:
+    """An error rate held by a timeout for as long as nobody had read the call's own end; the next worker read both."""
+    for some in (frozenset(faults.split()), FAULTS):
+        assert not run(seed, some).problems
 
 
 def test_schedules_contain_what_they_are_for() -> None:

@@ -83,14 +83,16 @@ def run(
     cuts: frozenset[int] = frozenset(),
     restarts: frozenset[int] = frozenset(),
     until_ms: tuple[int, ...] = (0, 10_000, 30 * 3_600_000),
+    seen: int | None = None,
+    said: Said | None = None,
 ) -> tuple[Said, SequenceRules]:
-    """Feed records in this order; progress is told at the cuts, as far as the rest of the records allows."""
+    """Feed records in this order, the first `seen`; progress is told at the cuts, as far as the rest of them allows."""
     schedule = packs if isinstance(packs, list) else [(0, packs)]
-    said, operator = Said(), SequenceRules(PARTITION, schedule)
-    for place, one in enumerate(records):
+    said, operator = said or Said(), SequenceRules(PARTITION, schedule)
+    for place, one in enumerate(records[:seen]):
         operator.on_event(one, said)
         if place in cuts:
-            operator.on_progress(min((later.log_time_ms for later in records[place + 1 :]), default=T0) - 1, said)
+            operator.on_progress(min((later.cause_ms for later in records[place + 1 :]), default=T0) - 1, said)
         if place in restarts:
             state = operator.dump()
             operator = SequenceRules(PARTITION, schedule)
@@ -124,6 +126,18 @@ SPIKE = {
             "window": "60s",
             "condition": "> 0.5",
             "min_count": 4,
+        }
+    },
+}
+
+MANY = {
+    "id": "many",
+    "when": {
+        "metric": {
+            "name": "agent_tool_call_error_total",
+            "group_by": ["mcp.server_name"],
+            "window": "60s",
+            "condition": "> 2",
         }
     },
 }
@@ -412,6 +426,34 @@ def test_what_a_worker_before_may_have_said_is_taken_back() -> None:
     assert run(pack(SPIKE), failed[:2] + fine)[0].puts == 0
 
 
+def taken_back(timeout: Record, after_ms: int) -> Record:
+    """The retraction of a derived end, as it follows from a record so much later."""
+    event = {**timeout.event, "retracted": True}
+    return Record(timeout.topic, PARTITION, -1, timeout.log_time_ms, event, cause_ms=timeout.log_time_ms + after_ms)
+
+
+@pytest.mark.parametrize("rule", [SPIKE, MANY])
+@pytest.mark.parametrize("way", ["gone", "gone unseen", "weaker", "weaker from the start"])
+def test_a_rate_that_only_a_worker_before_saw_exceeded_is_taken_back(rule: dict[str, Any], way: str) -> None:
+    """One of its failures was a timeout that counts no more: taken back, or the call has a better end."""
+    calls = [ended(0, 0, "error"), ended(1, 1, "error"), ended(2, 2, "ok")]
+    timeout = ended(5_000, 3, "timed_out")
+    before, _ = run(pack(rule), [*calls, timeout])
+    (said,) = before.findings()
+    better = ended(15_000, 3, "blocked")
+    more = {
+        "gone": [timeout, taken_back(timeout, 5_000)],
+        "gone unseen": [taken_back(timeout, 5_000)],
+        "weaker": [timeout, better],
+        "weaker from the start": [better, timeout],
+    }
+    after, _ = run(pack(rule), [*calls, *more[way]])
+    (back,) = after.canonical._last.values()
+    assert back["retracted"] and back["finding_id"] == said["finding_id"]
+    EVENT.validate_json(orjson.dumps(back))
+    assert run(pack(rule), [*calls, better])[0].puts == 0
+
+
 def test_state_is_forgotten() -> None:
     records = [a(0), b(10), *[ended(n, n, "error") for n in range(9)]]
     steps = tuple(range(0, 8 * 3_600_000, 300_000))
@@ -628,6 +670,44 @@ def test_any_order_batches_duplicates_and_restarts(records: list[Record], data: 
     places = st.frozensets(st.integers(0, len(shuffled)), max_size=5)
     mixed, _ = run(packed, shuffled, cuts=data.draw(places), restarts=data.draw(places))
     assert list(mixed.canonical.lines()) == list(plain.canonical.lines())
+
+
+@st.composite
+def ends_of_calls(draw: st.DrawFn) -> tuple[list[Record], list[tuple[Record, Record]]]:
+    """Ends of a few calls, said late or inferred; and inferred ends that were taken back, each with what did it."""
+    at = st.one_of(st.integers(0, 60_000), st.sampled_from([0, 9_999, 10_000, 59_990, 60_000, 75_000]))
+    stand, gone = [], []
+    for number in range(draw(st.integers(4, 10))):
+        outcome = draw(st.sampled_from(["ok", "error", "blocked", "timed_out", "timed_out"]))
+        inferred = outcome == "timed_out"
+        delay_ms = 0 if inferred else draw(st.sampled_from([0, 50, 12_000, 60_000]))
+        fields = {"offset": -1 if inferred else number, "call_id": derived_id("call", draw(st.integers(0, 6)))}
+        end = ended(draw(at), number, outcome, delay_ms=delay_ms, **fields)
+        if inferred and draw(st.booleans()):
+            gone.append((end, taken_back(end, draw(st.sampled_from([0, 15_000, 60_000])))))
+        else:
+            stand.append(end)
+    return stand, gone
+
+
+@settings(max_examples=300, deadline=None)
+@given(ends_of_calls(), st.data())
+def test_a_take_over_amends_whatever_a_worker_before_said_of_rates(
+    records: tuple[list[Record], list[tuple[Record, Record]]], data: st.DataObject
+) -> None:
+    """The worker before saw some of the records and of the time, this one all of them: together they say what stands."""
+    stand, gone = records
+    packed = pack({**SPIKE, "cooldown": "1m"}, {**MANY, "cooldown": "1m"})
+    plain, _ = run(packed, sorted(stand, key=lambda one: one.log_time_ms))
+
+    first = sorted([*stand, *(one for pair in gone for one in pair)], key=lambda one: one.cause_ms)
+    cuts = st.frozensets(st.integers(0, len(first)), max_size=6)
+    seen = data.draw(st.integers(len(first) // 2, len(first)))
+    said, _ = run(packed, first, cuts=data.draw(cuts), seen=seen, until_ms=())
+    then = data.draw(st.permutations([*stand, *(pair[data.draw(st.integers(0, 1)) :] for pair in gone)]))
+    order = [one for each in then for one in (each if isinstance(each, tuple) else [each])]
+    run(packed, order, cuts=data.draw(cuts), restarts=data.draw(cuts), said=said)
+    assert list(said.canonical.lines()) == list(plain.canonical.lines())
 
 
 @settings(max_examples=20, deadline=None)

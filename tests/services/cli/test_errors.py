@@ -187,7 +187,7 @@ def test_an_unknown_command_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_with_an_example(tmp_path: Path) -> None:
-    from services.cli.main import cli
+    from services.cli.commands import cli
 
     for name in cli.list_commands(None):  # type: ignore[arg-type]
         command = cli.get_command(None, name)  # type: ignore[arg-type]

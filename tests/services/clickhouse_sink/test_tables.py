@@ -225,6 +225,11 @@ def every_kind() -> list[Json]:
         rpc("mcp.rpc.response", "op-1", 55, jsonrpc_id="1", duration_ms=30.0),
         rpc("mcp.rpc.request", "op-2", 70, jsonrpc_id="2"),
         event("mcp.tools.listed", 5, mcp_server="github", tools=tools, count=2),
+        event("mcp.server.health_changed", 4, mcp_server="github", connection_id="c1", health="up", reason="answered"),
+        event("mcp.server.health_changed", 95, mcp_server="github", connection_id="c1", health="down", reason="exited"),
+        event("mcp.server.stderr", 6, mcp_server="github", content={"size_bytes": 9, "summary": "listening"}),
+        event("mcp.elicitation.requested", 30, mcp_server="github", mode="form", content={"size_bytes": 5}),
+        event("mcp.elicitation.completed", 40, mcp_server="github", action="accept"),
         event("policy.decision.created", 2, **decision),
         event("producer.heartbeat", 90, producer=producer(1, 5), published_through=4, uptime_ms=90),
         event(
@@ -261,6 +266,10 @@ VIEWS = (
     "producer_losses",
     "mcp_audit_log",
     "mcp_daily_stats",
+    "mcp_server_health",
+    "mcp_servers",
+    "mcp_server_stderr",
+    "mcp_elicitations",
 )
 
 
@@ -281,7 +290,7 @@ async def test_every_view_is_the_same_after_duplicates_in_any_order_and_batches(
     await write.records(given)
     calm = dump(client)
     assert {view: len(lines) for view, lines in calm.items()} == {
-        "events": 13 + 1,
+        "events": 18 + 1,
         "tool_calls": 3,
         "mcp_rpc_calls": 2,
         "mcp_tool_schemas": 2,
@@ -296,6 +305,10 @@ async def test_every_view_is_the_same_after_duplicates_in_any_order_and_batches(
         "producer_losses": 1,
         "mcp_audit_log": 2,
         "mcp_daily_stats": 1,
+        "mcp_server_health": 2,
+        "mcp_servers": 1,
+        "mcp_server_stderr": 1,
+        "mcp_elicitations": 2,
     }
     for table in client.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_columns[0]:
         if table.endswith("_raw"):

@@ -1,0 +1,355 @@
+"""A client's connection: its requests go to upstream connections that are opened for it alone.
+
+Exchanges of one client connection pass one at a time, in order; requests sent ahead wait. What one side does with its
+connection (keeps it, half-closes it, ends it, breaks it) is done to the other. No time limit is imposed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import ssl
+from functools import lru_cache
+from typing import cast
+
+from services.mcp_proxy.http import own
+from services.mcp_proxy.http.bodies import Tunnel, UntilClose
+from services.mcp_proxy.http.endpoint import Endpoint
+from services.mcp_proxy.http.exchange import Exchange
+from services.mcp_proxy.http.heads import MAX_HEAD, BadHead, Request, check_beginning, read_request
+from services.mcp_proxy.http.routes import Routes, own_authorities
+from services.mcp_proxy.http.upstream import HIGH, Upstream, reset_on_close
+from services.mcp_proxy.tap import Tap
+
+_LINGER_S = 5.0
+_own_authorities = lru_cache(maxsize=64)(own_authorities)
+
+
+class Hub:
+    """What all connections share."""
+
+    def __init__(self, routes: Routes, tap: Tap, tls: ssl.SSLContext | None) -> None:
+        self.routes = routes
+        self.tap = tap
+        self.tls = tls
+        self.channels = itertools.count(1)
+        self.clients: set[Client] = set()
+        self.empty = asyncio.Event()
+
+    def __call__(self) -> Client:
+        """The protocol of a new connection."""
+        return Client(self)
+
+    async def stop(self, within_s: float) -> None:
+        """Let exchanges under way end for so long, then close all."""
+        self.empty.clear()
+        for client in list(self.clients):
+            client.stop()
+        if self.clients:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.empty.wait(), within_s)
+        for client in list(self.clients):
+            client.abort()
+        await asyncio.sleep(0)
+
+
+class Client(asyncio.Protocol):
+    """The connection of a client."""
+
+    __slots__ = (
+        "_discarding", "_ended", "_exchange", "_held", "_hub", "_learned", "_names", "_transport", "_upstreams", "_waiting", "slow"
+    )  # fmt: skip
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._upstreams: dict[bytes, Upstream] = {}
+        self._exchange: Exchange | None = None
+        self._waiting = b""
+        self._held: set[object] = set()
+        self._learned: tuple[bytes, int] | None = None
+        self._ended = False
+        self._discarding: asyncio.TimerHandle | None = None
+        self.slow = False
+
+    # what the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Opened."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH)
+        self._hub.clients.add(self)
+        address, port = transport.get_extra_info("sockname")[:2]
+        self._names = _own_authorities(address, port)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the request under way, of the next one, or of one that has to wait."""
+        if self._discarding is not None:
+            return
+        exchange = self._exchange
+        if exchange is not None and not exchange.request.done:
+            end = self._pass_on(exchange, data)
+            if end == len(data):
+                return
+            data = data[end:]
+        self._waiting += data
+        if self._exchange is None:
+            self._next()
+        elif len(self._waiting) > MAX_HEAD:
+            self.hold(self)
+
+    def eof_received(self) -> bool:
+        """The client sends no more. Who reads a stream of events and closes is gone; else it may wait for its answer."""
+        self._ended = True
+        exchange = self._exchange
+        if exchange is None or self._discarding is not None or exchange.streams or isinstance(exchange.request, Tunnel):
+            return False
+        self._pass_end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Closed, by whomever: so is all that was opened for it."""
+        self._hub.clients.discard(self)
+        if not self._hub.clients:
+            self._hub.empty.set()
+        self._finish("client")
+        if self._discarding is not None:
+            self._discarding.cancel()
+        for upstream in list(self._upstreams.values()):
+            upstream.abort()
+
+    def pause_writing(self) -> None:
+        """The client reads slowly."""
+        self.slow = True
+        for upstream in self._upstreams.values():
+            upstream.pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.slow = False
+        for upstream in self._upstreams.values():
+            upstream.resume()
+
+    # what its upstreams say
+
+    def hold(self, reason: object) -> None:
+        """Read no more from the client until every reason is released."""
+        if not self._held and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._held.add(reason)
+
+    def release(self, reason: object) -> None:
+        """See hold."""
+        if reason in self._held:
+            self._held.discard(reason)
+            if not self._held and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def answer(self, exchange: Exchange, data: bytes) -> None:
+        """Bytes of an answer."""
+        if data:
+            exchange.answered = True
+            self._transport.write(data)
+
+    def begin_answer(self, exchange: Exchange) -> None:
+        """The head of the last answer to a request was read."""
+        answer = exchange.answer
+        assert answer is not None
+        if answer.status == 101:
+            exchange.request = Tunnel()
+            waiting, self._waiting = self._waiting, b""
+            if waiting:
+                self._pass_on(exchange, waiting)
+        elif exchange.endpoint is not None and (
+            not exchange.streams or b"content-encoding" in answer.fields or b"mcp-session-id" in answer.fields
+        ):
+            exchange.endpoint = None
+
+    def answered(self, exchange: Exchange, upstream: Upstream) -> None:
+        """The answer is whole."""
+        assert exchange.answer is not None
+        keep = exchange.keep and exchange.answer.keep
+        if not exchange.request.done and keep:
+            # The upstream reads on, so that the next request can follow.
+            return
+        self._finish("done")
+        upstream.exchange = None
+        if keep and not (self._ended and not self._waiting):
+            self._next()
+            return
+        upstream.close()
+        self._close(whole=exchange.request.done and not self._waiting)
+
+    def unanswered(self, exchange: Exchange, reason: str, message: str) -> None:
+        """There is no answer to be had, or no more of it that could be passed on."""
+        self._finish(reason)
+        if exchange.answered:
+            for upstream in list(self._upstreams.values()):
+                upstream.abort()
+            self._transport.close()
+        else:
+            self._say(own.answer(502, {"error": message}, exchange.method))
+
+    def forget(self, upstream: Upstream) -> None:
+        """The connection to an upstream is no more."""
+        if self._upstreams.get(upstream.route.origin) is upstream:
+            del self._upstreams[upstream.route.origin]
+        self.release(upstream)
+
+    def lost(self, upstream: Upstream) -> None:
+        """The connection to an upstream is closed."""
+        self.forget(upstream)
+        exchange, upstream.exchange = upstream.exchange, None
+        if exchange is None:
+            if self._exchange is None and not self._upstreams and not self._waiting and self._discarding is None:
+                self._transport.close()
+            return
+        body = exchange.answer.body if exchange.answer else None
+        if body is not None and body.done:
+            self._finish("done")
+            self._close(whole=exchange.request.done and not self._waiting)
+            return
+        self._finish("upstream")
+        if isinstance(body, UntilClose):
+            # Here a plain end of the connection would say that the answer is whole.
+            reset_on_close(self._transport)
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # when the proxy stops
+
+    def stop(self) -> None:
+        """No exchange after the one under way; streams have no end to wait for."""
+        if self._exchange is None or self._exchange.streams:
+            self._transport.close()
+        else:
+            self._exchange.keep = False
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    # parts
+
+    def _next(self) -> None:
+        """Begin with the next request, if its head is whole."""
+        while self._exchange is None and self._waiting and not self._transport.is_closing():
+            data = self._waiting
+            while data.startswith(b"\r\n"):
+                data = data[2:]
+            end = data.find(b"\r\n\r\n", 0, MAX_HEAD) + 4
+            try:
+                if end < 4:
+                    self._waiting = data
+                    if data and data != b"\r":
+                        check_beginning(data)
+                    break
+                request = read_request(data[:end])
+            except BadHead as error:
+                status = 431 if len(data) > MAX_HEAD and end < 4 else 400
+                self._say(own.answer(status, {"error": f"the request was refused: {error}"}))
+                return
+            self._waiting = b""
+            self._begin(request, data, end)
+        if len(self._waiting) <= MAX_HEAD:
+            self.release(self)
+
+    def _begin(self, request: Request, data: bytes, start: int) -> None:
+        target = request.target
+        if target.lower().startswith(b"http://"):
+            authority, slash, path = target[7:].partition(b"/")
+            if authority.lower() in self._names:
+                target = slash + path
+        found = self._hub.routes.find(target)
+        if found is None:
+            self._say(own.own_answer(request, target, self._names, self._hub.routes))
+            return
+        exchange = Exchange(self._hub.tap, next(self._hub.channels), found, request)
+        head = own.upstream_head(data[:start], request, found, self._names)
+        if request.method == b"GET" and b"mcp-session-id" not in request.fields:
+            exchange.endpoint = self._endpoint(request, target, exchange)
+        self._exchange = exchange
+        upstream = self._upstreams.get(found.route.origin)
+        if upstream is None:
+            upstream = self._upstreams[found.route.origin] = Upstream(self, found.route)
+            upstream.connect(self._hub.tls if found.route.tls else None)
+        upstream.exchange = exchange
+        if exchange.request.done:
+            upstream.write(head)
+            self._waiting = data[start:]
+        else:
+            self._waiting = data[self._pass_on(exchange, data, start, head) :]
+        if self._ended:
+            self._pass_end()
+
+    def _pass_on(self, exchange: Exchange, data: bytes, start: int = 0, head: bytes = b"") -> int:
+        """Bytes of a request's body to its upstream. Returns where they end."""
+        end = exchange.asked(data, start)
+        upstream = self._upstreams.get(exchange.found.route.origin)
+        if upstream is not None:
+            upstream.write(head + (data[start:end] if start or end < len(data) else data))
+        if exchange.request.fault:
+            self._finish("client")
+            if exchange.answered:
+                self._transport.abort()
+            else:
+                self._say(own.answer(400, {"error": f"the request was refused: {exchange.request.fault}"}))
+            return len(data)
+        if exchange.request.done and exchange.answer and exchange.answer.body.done and upstream is not None:
+            self.answered(exchange, upstream)
+        return end
+
+    def _pass_end(self) -> None:
+        """The client's end of file to the upstream of its last request."""
+        if self._exchange is not None and not self._waiting:
+            upstream = self._upstreams.get(self._exchange.found.route.origin)
+            if upstream is not None:
+                upstream.write_eof()
+
+    def _endpoint(self, request: Request, asked: bytes, exchange: Exchange) -> Endpoint:
+        found, routes, channel = exchange.found, self._hub.routes, exchange.channel
+        proxy = b"http://" + (request.fields.get(b"host") or min(self._names))
+
+        def learn(endpoint: bytes) -> bytes | None:
+            learned = routes.learn(found, asked, endpoint, channel, proxy)
+            if learned is None:
+                return None
+            self._learned = (learned[0], channel)
+            return learned[1]
+
+        return Endpoint(learn)
+
+    def _finish(self, reason: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.close(reason)
+        if self._learned is not None:
+            self._hub.routes.forget(*self._learned)
+            self._learned = None
+
+    def _say(self, answer: bytes) -> None:
+        """An answer of the proxy's own."""
+        self._transport.write(answer)
+        self._close(whole=False)
+
+    def _close(self, *, whole: bool) -> None:
+        """Close once all is written. Unless `whole`, the client may still be sending: were its bytes left unread, it
+        would get a reset in place of the answer.
+        """
+        for upstream in list(self._upstreams.values()):
+            upstream.close()
+        if whole or self._ended:
+            self._transport.close()
+        elif self._discarding is None:
+            self._transport.write_eof()
+            self._discarding = asyncio.get_running_loop().call_later(_LINGER_S, self._lingered)
+            self._waiting = b""
+            self._held.clear()
+            self._transport.resume_reading()
+
+    def _lingered(self) -> None:
+        if self._transport.get_write_buffer_size():
+            self._discarding = asyncio.get_running_loop().call_later(_LINGER_S, self._lingered)
+        else:
+            self._transport.abort()
