@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -69,11 +68,7 @@ def tail(as_json: bool, file: Path | None, no_follow: bool, **wanted: Any) -> No
     if no_follow and file is None:
         raise click.UsageError("a running proxy keeps nothing of the past: --no-follow needs --file FILE")
     events = _of_file(file, follow=not no_follow) if file else _of_proxies(configuration.home() / live.FOLDER)
-    try:
-        asyncio.run(_show(events, View(wanted, requests=as_json), _json if as_json else _printer()))
-    except BrokenPipeError:
-        # Whoever read this has enough; the interpreter's own flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    asyncio.run(_show(events, View(wanted, requests=as_json), _json if as_json else _printer()))
 
 
 async def _show(

@@ -43,7 +43,8 @@ def wrap(*, config: Path, client: Any, http: bool, undo: bool, check: bool, dry_
 
     A server started by a command runs as `agenttrace proxy stdio --server NAME -- COMMAND ARGS…`: the client starts the
     proxy with it, nothing else must run. Only command and args change; formatting and comments stay. Once is enough,
-    twice changes nothing more. The client reads the file when it starts: close it before, start it after.
+    twice changes nothing more. The client reads the file when it starts: close it before, start it after. The path of this
+    agenttrace is written into the file, so do not share a wrapped one.
 
     Remote servers stay as they are without --http: their URL would lead to http://127.0.0.1:8790/mcp/NAME, and they
     would be out of reach whenever no `agenttrace proxy http` runs there. With --http the exact command to keep running
@@ -83,7 +84,8 @@ def wrap(*, config: Path, client: Any, http: bool, undo: bool, check: bool, dry_
     changed = made.data != snapshot.data
     if as_json:
         action = "undo" if undo else "check" if check else "wrap"
-        click.echo(json.dumps(_summary(snapshot.path, made, action, changed and writes, run), indent=2))
+        said = _summary(snapshot.path, made, action, changed=changed and writes, writes=writes, run=run)
+        click.echo(json.dumps(said, indent=2))
     else:
         if dry_run and not check and changed:
             _print_diff(snapshot, made)
@@ -136,22 +138,19 @@ def _print_diff(snapshot: Snapshot, made: Plan) -> None:
     after, _ = clients.parse(made.data.decode(), snapshot.path, made.client)
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in diff.unified(before, after, str(snapshot.path)):
-        body = line.lstrip()
+        body = line[1:].lstrip(" \t")
         indent = line[: len(line) - len(body)]
-        if line[:1] in ("+", "-"):
-            body = line[1:].lstrip()
-            indent = line[: len(line) - len(body)]
         click.secho(indent + cut(body, _WIDTH), fg=colours.get(line[:1]))
 
 
 def _print(path: Path, made: Plan, *, check: bool, undo: bool, writes: bool, run: list[str]) -> None:
-    words = {"wrapped": "wrapped" if writes else "not wrapped" if check else "to wrap", "already": "already wrapped"}
-    words |= {"restored": "restored" if writes else "to restore", "open": "left", "lost": "not restored"}
+    words = {"already": "already wrapped", "lost": "not restored", "to_wrap": "to wrap", "to_restore": "to restore"}
     for server in made.servers:
         place = f" (in {server.entry.where[1]})" if len(server.entry.where) > 2 else ""
+        outcome = _outcome(server, writes)
         name = server.entry.name.encode(errors="replace").decode()
         why = f": {safe(server.why)}" if server.why else ""
-        click.echo(f"  {words.get(server.outcome, server.outcome):15} {cut(name + place, 60)}{why}")
+        click.echo(f"  {words.get(outcome, outcome):15} {cut(name + place, 60)}{why}")
     new = sum(server.outcome in ("wrapped", "restored") for server in made.servers)
     through = sum(server.outcome in ("wrapped", "already") for server in made.servers)
     of = f"of {len(made.servers)} servers in {safe(path)} ({made.client})"
@@ -170,11 +169,16 @@ def _print(path: Path, made: Plan, *, check: bool, undo: bool, writes: bool, run
         click.echo(f"{' and '.join(set_here)} is set here; a client may not pass it on to its servers.")
 
 
-def _summary(path: Path, made: Plan, action: str, changed: bool, run: list[str]) -> dict[str, Any]:
+def _outcome(server: Server, writes: bool) -> str:
+    planned = {"wrapped": "to_wrap", "restored": "to_restore"}
+    return server.outcome if writes else planned.get(server.outcome, server.outcome)
+
+
+def _summary(path: Path, made: Plan, action: str, *, changed: bool, writes: bool, run: list[str]) -> dict[str, Any]:
     def one(server: Server) -> dict[str, Any]:
         entry = server.entry
         found = {"name": entry.name, "where": list(entry.where), "line": entry.line, "transport": server.kind}
-        return {**found, "outcome": server.outcome, "why": server.why}
+        return {**found, "outcome": _outcome(server, writes), "why": server.why}
 
     return {
         "file": str(path),

@@ -47,7 +47,7 @@ class Observing:
 
     async def start(self) -> None:
         """Start the process and keep it running. What prevents that is told in one line on standard error, never raised."""
-        process = self._spawn()
+        process = await self._spawn()
         self._keeping = asyncio.create_task(self._keep(process))
 
     async def close(self) -> None:
@@ -75,20 +75,14 @@ class Observing:
                     self._complain(f"it ended {quick} times soon after its start, last with {process.returncode}")
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
-            process = self._spawn()
+            process = await self._spawn()
 
-    def _spawn(self) -> subprocess.Popen[bytes] | None:
+    async def _spawn(self) -> subprocess.Popen[bytes] | None:
         here, there = socket.socketpair()
         try:
-            with there, _log() as log:
-                process = subprocess.Popen(
-                    [*COMMAND, str(there.fileno()), *self._arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(there.fileno(),),
-                    start_new_session=True,
-                )
+            with there:
+                # In a thread: who starts a process stands still until it runs.
+                process = await asyncio.to_thread(_run, there.fileno(), self._arguments)
         except OSError as error:
             here.close()
             self._complain(error.strerror or str(error))
@@ -105,16 +99,29 @@ class Observing:
             complain(f"MCP traffic passes unobserved, the observing process does not run ({why}); see {_log_file()}")
 
 
+def _run(descriptor: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    with _log() as log:
+        return subprocess.Popen(
+            [*COMMAND, str(descriptor), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(descriptor,),
+            start_new_session=True,
+        )
+
+
 def _log_file() -> Path:
     # services.config says the same and costs more to import than the rest of the forwarder.
-    return Path(os.environ.get("AGENTTRACE_HOME") or Path.home() / ".agenttrace") / "logs" / "mcp-proxy.log"
+    home = os.environ.get("AGENTTRACE_HOME", "")
+    return Path(home if home.startswith("/") else os.path.expanduser("~/.agenttrace")) / "logs" / "mcp-proxy.log"  # noqa: PTH111
 
 
 @contextlib.contextmanager
 def _log() -> Iterator[IO[bytes] | int]:
     """Where the observer's own output goes: a file that is begun anew past 1 MiB (one older is kept), else nowhere."""
     file = None
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError):
         path = _log_file()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _MAX_LOG:

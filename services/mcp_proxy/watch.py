@@ -9,6 +9,7 @@ import os
 import signal
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,14 +139,13 @@ class Watch:
         about = first.json() if first.kind is Kind.OPEN else {}
         # An HTTP proxy serves whoever comes; the agent in whose shell it was started is none of them.
         known = agent.find() if about.get("transport") == "stdio" else agent.Agent()
-        chosen = {} if self._timeout_ms is None else {"timeout_ms": self._timeout_ms}
-        return ObserverSettings(
+        settings = ObserverSettings(
             **self._common(),
-            **chosen,
             agent_runtime=known.runtime,
             session_id=known.session_id,
             publish=self._config.mcp.proxy,
         )
+        return settings if self._timeout_ms is None else replace(settings, timeout_ms=self._timeout_ms)
 
 
 async def watch(inbox: Inbox, *, sink: str | None, timeout_ms: int | None) -> None:

@@ -21,9 +21,8 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from schemas.errors import UserError
 from tests.conformance import packages
@@ -70,10 +69,21 @@ class Leg:
                 scored = line.split()[0].lower()
             elif line.startswith("Run and reported"):
                 scored = None
-            elif entry := re.match(r" +- (\S+)(?: \[([\w,.-]+)\])?$", line):
-                if self.mode in (scored, entry[2]):
-                    mine.append(entry[1])
+            elif (entry := re.match(r" +- (\S+)(?: \[([\w,.-]+)\])?$", line)) and self.mode in (scored, entry[2]):
+                mine.append(entry[1])
         return mine
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What one leg gave; scenarios and checks are those of the direct run."""
+
+    scenarios: int
+    checks: int
+    passed: int
+    passed_proxied: int
+    events: int
+    differing: list[str]
 
 
 def main() -> None:
@@ -88,30 +98,39 @@ def main() -> None:
         sys.exit(f"conformance: {error}")
     revisions = (args.requirements,) if args.requirements else (None, *REVISIONS)
     modes = ("client",) if args.client else ("server", "client")
-    sys.exit(1 if sum(compared(Leg(mode, revision)) for mode in modes for revision in revisions) else 0)
+    wrong = 0
+    for mode in modes:
+        for revision in revisions:
+            leg = Leg(mode, revision)
+            found = compared(leg, OUT / leg.name.replace(" ", "-"))
+            print(
+                f"{leg.name:<18} {found.scenarios:>3} scenarios {found.checks:>4} checks   passed {found.passed:>4} direct "
+                f"{found.passed_proxied:>4} proxied   differing {len(found.differing)}   ({found.events} events observed)",
+                flush=True,
+            )
+            for line in found.differing:
+                print(f"  {line}")
+            wrong += len(found.differing)
+    sys.exit(1 if wrong else 0)
 
 
-def compared(leg: Leg) -> int:
-    """Run a leg both ways, print its line, write its file. How many checks differ."""
-    folder = OUT / leg.name.replace(" ", "-")
+def compared(leg: Leg, folder: Path) -> Compared:
+    """Run a leg both ways; what the suite writes down and the verdicts go to the folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     sink = folder / "events.jsonl"
     direct, proxied = (_server if leg.mode == "server" else _clients)(leg, folder, sink)
-    events = counted(sink)
-    differing = differences(direct, proxied)
-    checks, passed, passed_proxied = (sum(map(len, direct.values())), _passed(direct), _passed(proxied))
-    print(
-        f"{leg.name:<20} {len(direct):>4} scenarios {checks:>4} checks   passed direct {passed:>4}  "
-        f"proxied {passed_proxied:>4}   differing {len(differing)}   ({events} events observed)",
-        flush=True,
+    found = Compared(
+        scenarios=len(direct),
+        checks=sum(map(len, direct.values())),
+        passed=_passed(direct),
+        passed_proxied=_passed(proxied),
+        events=counted(sink),
+        differing=differences(direct, proxied) or ([] if direct else ["the suite gave no verdict at all"]),
     )
-    for line in differing:
-        print(f"  {line}")
-    about: dict[str, Any] = {"leg": leg.name, "events": events, "differing": differing}
-    about |= {"scenarios": {key: {"direct": direct.get(key), "proxied": proxied.get(key)} for key in direct | proxied}}
-    (folder / "verdicts.json").write_text(json.dumps(about, indent=1) + "\n")
-    return len(differing)
+    verdicts = {key: {"direct": direct.get(key), "proxied": proxied.get(key)} for key in direct | proxied}
+    (folder / "verdicts.json").write_text(json.dumps(asdict(found) | {"verdicts": verdicts}, indent=1) + "\n")
+    return found
 
 
 def differences(direct: Verdicts, proxied: Verdicts) -> list[str]:

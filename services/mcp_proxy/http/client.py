@@ -7,51 +7,36 @@ connection (keeps it, half-closes it, ends it, breaks it) is done to the other. 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import ssl
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from services.mcp_proxy.http import own
-from services.mcp_proxy.http.bodies import Tunnel, UntilClose
+from services.mcp_proxy.http.bodies import Length, Tunnel, UntilClose
 from services.mcp_proxy.http.endpoint import Endpoint
-from services.mcp_proxy.http.exchange import Exchange
+from services.mcp_proxy.http.exchange import Exchange, tell
 from services.mcp_proxy.http.heads import MAX_HEAD, BadHead, Request, check_beginning, read_request
-from services.mcp_proxy.http.routes import Routes, own_authorities
+from services.mcp_proxy.http.repeats import Repeats, cut
+from services.mcp_proxy.http.routes import Found, own_authorities
 from services.mcp_proxy.http.upstream import HIGH, Upstream, reset_on_close
-from services.mcp_proxy.tap import Tap
+
+if TYPE_CHECKING:
+    from services.mcp_proxy.http.hub import Hub
 
 _LINGER_S = 5.0
 _own_authorities = lru_cache(maxsize=64)(own_authorities)
 
 
-class Hub:
-    """What all connections share."""
+@dataclass(slots=True)
+class _Known:
+    """A request that can be repeated: all but its length."""
 
-    def __init__(self, routes: Routes, tap: Tap, tls: ssl.SSLContext | None) -> None:
-        self.routes = routes
-        self.tap = tap
-        self.tls = tls
-        self.channels = itertools.count(1)
-        self.clients: set[Client] = set()
-        self.empty = asyncio.Event()
-
-    def __call__(self) -> Client:
-        """The protocol of a new connection."""
-        return Client(self)
-
-    async def stop(self, within_s: float) -> None:
-        """Let exchanges under way end for so long, then close all."""
-        self.empty.clear()
-        for client in list(self.clients):
-            client.stop()
-        if self.clients:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.empty.wait(), within_s)
-        for client in list(self.clients):
-            client.abort()
-        await asyncio.sleep(0)
+    found: Found
+    method: bytes
+    keep: bool
+    told: dict[str, Any]
+    before: bytes
+    after: bytes
 
 
 class Client(asyncio.Protocol):
@@ -70,6 +55,7 @@ class Client(asyncio.Protocol):
         self._learned: tuple[bytes, int] | None = None
         self._ended = False
         self._discarding: asyncio.TimerHandle | None = None
+        self._repeats: Repeats[_Known] = Repeats()
         self.slow = False
 
     # what the event loop says
@@ -245,13 +231,13 @@ class Client(asyncio.Protocol):
                     if data and data != b"\r":
                         check_beginning(data)
                     break
-                request = read_request(data[:end])
+                if not self._repeat(data, end):
+                    self._waiting = b""
+                    self._begin(read_request(data[:end]), data, end)
             except BadHead as error:
                 status = 431 if len(data) > MAX_HEAD and end < 4 else 400
                 self._say(own.answer(status, {"error": f"the request was refused: {error}"}))
                 return
-            self._waiting = b""
-            self._begin(request, data, end)
         if len(self._waiting) <= MAX_HEAD:
             self.release(self)
 
@@ -265,15 +251,44 @@ class Client(asyncio.Protocol):
         if found is None:
             self._say(own.own_answer(request, target, self._names, self._hub.routes))
             return
-        exchange = Exchange(self._hub.tap, next(self._hub.channels), found, request)
+        told = tell(found, request)
+        exchange = self._exchange = Exchange(
+            self._hub.tap, next(self._hub.channels), found, request.method, request.body, keep=request.keep, told=told
+        )
         head = own.upstream_head(data[:start], request, found, self._names)
+        parts = cut(head)
+        if parts is not None and found.stream is None:
+            before, _, after = parts
+            self._repeats.keep(data[:start], _Known(found, request.method, request.keep, told, before, after))
         if request.method == b"GET" and b"mcp-session-id" not in request.fields:
             exchange.endpoint = self._endpoint(request, target, exchange)
-        self._exchange = exchange
-        upstream = self._upstreams.get(found.route.origin)
+        self._send(exchange, head, data, start)
+
+    def _repeat(self, data: bytes, start: int) -> bool:
+        """Whether the request is like the one before; then it is on its way."""
+        repeated = self._repeats.find(data[:start])
+        if repeated is None:
+            return False
+        known, size = repeated
+        exchange = self._exchange = Exchange(
+            self._hub.tap,
+            next(self._hub.channels),
+            known.found,
+            known.method,
+            Length(size),
+            keep=known.keep,
+            told=known.told,
+        )
+        self._waiting = b""
+        self._send(exchange, b"%b%d%b" % (known.before, size, known.after), data, start)
+        return True
+
+    def _send(self, exchange: Exchange, head: bytes, data: bytes, start: int) -> None:
+        route = exchange.found.route
+        upstream = self._upstreams.get(route.origin)
         if upstream is None:
-            upstream = self._upstreams[found.route.origin] = Upstream(self, found.route)
-            upstream.connect(self._hub.tls if found.route.tls else None)
+            upstream = self._upstreams[route.origin] = Upstream(self, route)
+            upstream.connect(self._hub.tls if route.tls else None)
         upstream.exchange = exchange
         if exchange.request.done:
             upstream.write(head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from services.mcp_proxy.http.bodies import Body
 from services.mcp_proxy.http.endpoint import Endpoint
 from services.mcp_proxy.http.heads import Answer, Request
 from services.mcp_proxy.http.routes import Found
@@ -21,28 +22,23 @@ class Exchange:
 
     __slots__ = ("_channel", "_tap", "answer", "answered", "endpoint", "found", "keep", "method", "request", "streams")
 
-    def __init__(self, tap: Tap, channel: int, found: Found, request: Request) -> None:
+    def __init__(
+        self, tap: Tap, channel: int, found: Found, method: bytes, body: Body, *, keep: bool, told: dict[str, Any]
+    ) -> None:
+        """`told` is what the tap says of it, see `tell`."""
         self._tap, self._channel = tap, channel
         self.found = found
-        self.method = request.method
-        self.keep = request.keep
-        self.request = request.body
+        self.method = method
+        self.keep = keep
+        self.request = body
         self.answer: Answer | None = None
         self.answered = False
         """Whether anything of an answer was passed on."""
         self.endpoint: Endpoint | None = None
         self.streams = False
         """Whether the answer is a stream of events."""
-        http: dict[str, Any] = {
-            "method": request.method.decode(),
-            "target": request.target.partition(b"?")[0].decode(),
-            "headers": _seen(request.fields),
-        }
-        about: dict[str, Any] = {"server": found.route.name, "transport": "streamable-http", "http": http}
-        if found.stream is not None:
-            about |= {"transport": "sse", "stream": found.stream}
-        tap.open(channel, about)
-        if self.request.done:
+        tap.open(channel, told)
+        if body.done:
             tap.say(Kind.END, channel, Side.CLIENT)
 
     @property
@@ -62,11 +58,13 @@ class Exchange:
 
     def head(self, answer: Answer) -> None:
         """The head of an answer; after one of 1xx another follows."""
-        headers = _seen(answer.fields)
-        challenge = answer.fields.get(b"www-authenticate")
-        if challenge:
-            headers["www-authenticate"] = challenge.partition(b" ")[0].decode("latin-1")
-        self._tap.say(Kind.HEAD, self._channel, Side.SERVER, {"status": answer.status, "headers": headers})
+        if answer.told is None:
+            headers = _seen(answer.fields)
+            challenge = answer.fields.get(b"www-authenticate")
+            if challenge:
+                headers["www-authenticate"] = challenge.partition(b" ")[0].decode("latin-1")
+            answer.told = {"status": answer.status, "headers": headers}
+        self._tap.say(Kind.HEAD, self._channel, Side.SERVER, answer.told)
         if not answer.interim:
             self.answer = answer
             self.streams = answer.fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
@@ -103,6 +101,19 @@ class Exchange:
     def close(self, reason: str) -> None:
         """It is over: `done`, or who broke it off."""
         self._tap.close(self._channel, reason)
+
+
+def tell(found: Found, request: Request) -> dict[str, Any]:
+    """What the tap says of a request: no value of its query, no header that may hold a credential."""
+    http: dict[str, Any] = {
+        "method": request.method.decode(),
+        "target": request.target.partition(b"?")[0].decode(),
+        "headers": _seen(request.fields),
+    }
+    told: dict[str, Any] = {"server": found.route.name, "transport": "streamable-http", "http": http}
+    if found.stream is not None:
+        told |= {"transport": "sse", "stream": found.stream}
+    return told
 
 
 def _seen(fields: dict[bytes, bytes]) -> dict[str, str]:

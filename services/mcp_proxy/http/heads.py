@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from services.mcp_proxy.http.bodies import Body, Chunked, Length, Tunnel, UntilClose
 
@@ -55,6 +56,8 @@ class Answer:
     fields: dict[bytes, bytes]
     body: Body
     keep: bool
+    told: dict[str, Any] | None = None
+    """What the tap says of it."""
 
     @property
     def interim(self) -> bool:

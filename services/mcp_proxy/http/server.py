@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UserError
-from services.mcp_proxy.http.client import Hub
+from services.mcp_proxy.http.hub import Hub
 from services.mcp_proxy.http.routes import Route, Routes
 from services.mcp_proxy.observing import Observing
 

@@ -8,11 +8,14 @@ import os
 import socket
 import ssl
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from services.mcp_proxy.http.bodies import Length
 from services.mcp_proxy.http.exchange import Exchange
-from services.mcp_proxy.http.heads import BadHead, check_beginning, read_answer
+from services.mcp_proxy.http.heads import Answer, BadHead, check_beginning, read_answer
 from services.mcp_proxy.http.own import trouble
+from services.mcp_proxy.http.repeats import Repeats
 from services.mcp_proxy.http.routes import Route
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class Upstream(asyncio.Protocol):
         "_early_end",
         "_early_size",
         "_head",
+        "_repeats",
         "_transport",
         "exchange",
         "route",
@@ -48,6 +52,7 @@ class Upstream(asyncio.Protocol):
         self._early_size = 0
         self._early_end = False
         self._head = b""
+        self._repeats: Repeats[Answer] = Repeats()
 
     # what its client says
 
@@ -179,9 +184,21 @@ class Upstream(asyncio.Protocol):
             if end < 4:
                 check_beginning(data[start:], answer=True)
                 break
-            exchange.head(read_answer(data[start:end], exchange.method))
+            exchange.head(self._answer(data[start:end], exchange.method))
             start = end
         return start
+
+    def _answer(self, head: bytes, method: bytes) -> Answer:
+        if method == b"HEAD":
+            return read_answer(head, method)
+        repeated = self._repeats.find(head)
+        if repeated is not None:
+            known, size = repeated
+            return replace(known, body=Length(size))
+        answer = read_answer(head, method)
+        if answer.status == 200:
+            self._repeats.keep(head, answer)
+        return answer
 
     def _read_what_is_left(self) -> None:
         """After a failed write: an upstream that answers before it has read the request (413) and closes resets the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 MAX_DECODED = 64 << 20
 """Bytes made of one body; from there on it counts as one that cannot be read, whatever its coding unfolds to."""
@@ -20,36 +21,39 @@ class Decoder:
         self.coding = coding.strip().lower()
         self._made = 0
         self._inflate: zlib._Decompress | None = None
-        self._first = self.coding == "deflate"
+        self._start = b""
         self.readable = self.coding in ("", "identity", "gzip", "x-gzip", "deflate")
         if self.coding in ("gzip", "x-gzip"):
             self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> Iterator[bytes]:
         """The decoded bytes, in pieces of a bounded size. Raises Unreadable."""
         if not self.readable:
             raise Unreadable("coding")
-        if self._first:
-            # deflate is zlib's format; some send the bare one.
-            self._first = False
-            bare = len(data) > 1 and (data[0] & 0x0F != 8 or (data[0] << 8 | data[1]) % 31)
+        if self.coding == "deflate" and self._inflate is None:
+            data = self._start = self._start + data
+            if len(data) < 2:
+                return
+            # deflate is zlib's format (RFC 1950); some send the bare one.
+            bare = data[0] & 0x0F != 8 or (data[0] << 8 | data[1]) % 31
             self._inflate = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS)
         if self._inflate is None:
-            return [data]
-        pieces: list[bytes] = []
-        try:
-            while data:
-                if self._inflate.eof:
-                    if not self.coding.endswith("gzip"):
-                        break
-                    self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            yield data
+            return
+        full = False
+        while data or full:
+            if self._inflate.eof:
+                if self.coding == "deflate":
+                    return
+                self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            try:
                 piece = self._inflate.decompress(data, _STEP)
-                data = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
-                self._made += len(piece)
-                if self._made > MAX_DECODED:
-                    raise Unreadable("decoded_size")
-                if piece:
-                    pieces.append(piece)
-        except zlib.error as error:
-            raise Unreadable("coding_broken") from error
-        return pieces
+            except zlib.error as error:
+                raise Unreadable("coding_broken") from error
+            data = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
+            full = len(piece) == _STEP and not self._inflate.eof
+            self._made += len(piece)
+            if self._made > MAX_DECODED:
+                raise Unreadable("decoded_size")
+            if piece:
+                yield piece

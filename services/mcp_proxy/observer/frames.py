@@ -150,13 +150,13 @@ class Lines:
         if start < len(data):
             gather.add(data[start:])
 
-    def gap(self) -> None:
-        """Bytes are missing here: the frame in which they were cannot be read."""
+    def gap(self, size: int) -> None:
+        """So many bytes are missing here: the frame in which they were cannot be read."""
         self._gather.cut = "gap"
+        self._gather.size += size
 
     def end(self) -> Iterator[Frame]:
         """The stream is over: what is left was no whole frame."""
-        if self._gather.size:
+        if self._gather.size or self._gather.cut:
             self._gather.cut = self._gather.cut or "unfinished"
             yield self._gather.take()
-

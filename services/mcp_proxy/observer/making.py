@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
+from schemas.canonical import canonical
 from schemas.clock import to_rfc3339
 from schemas.config import McpProxy
+from schemas.content import Content
 from schemas.events import Dropped, EventBase, McpRpc, ProtocolError, RpcSide, Runtime, Transport
 from schemas.facts import MAX_ITEMS, Facts
 from schemas.identity import MAX_EVENTS_PER_DELIVERY, event_id, new_delivery_id, span_id
 from services.capture.content import Capture
-from services.capture.redaction import Finding
+from services.capture.redaction import Finding, truncate
 from services.mcp_proxy.observer.frames import Frame
 from services.mcp_proxy.observer.messages import Id, Message
 from services.mcp_proxy.tap import Side
@@ -201,20 +203,34 @@ class Maker:
             redaction_applied=content.redaction_applied,
         )
 
+    def content(self, value: Any, direction: Direction, *, shown: bool = True) -> Content:
+        """As `side`, of a value that is no message."""
+        if not self.metadata_only and shown:
+            return self.capture.content(value, direction=direction)
+        size = len(value.encode("utf-8", "replace")) if isinstance(value, str) else len(canonical(value))
+        return Content(size_bytes=size, hash=self.capture.hash(value))
+
+    def shown(self, body: bytes) -> str | None:
+        """The beginning of bytes that are no message, as far as the capture level allows."""
+        text = body.decode("utf-8", "replace")
+        summary = self.capture.content(text, direction="output").summary
+        return None if summary is None else truncate(summary, _MESSAGE_BYTES)
+
     def raw_side(self, frame: Frame, summary: str | None = None) -> RpcSide:
         """Of bytes that are no message."""
         body_hash = self.capture.raw_hash(frame.body) if frame.body is not None else frame.hash
         return RpcSide(size_bytes=frame.size, hash=body_hash, summary=summary, redaction_applied=bool(frame.findings))
 
-    def error(self, error: Mapping[str, Any]) -> ProtocolError | None:
+    def error(self, error: Mapping[str, Any]) -> ProtocolError:
         """A JSON-RPC error object."""
         code, text = error.get("code"), error.get("message")
         if isinstance(code, float) and code.is_integer():
             code = int(code)
         if isinstance(code, bool) or not isinstance(code, int) or not -(2**63) <= code < 2**63:
             code = 0
-        shown = isinstance(text, str) and not self.metadata_only
-        return ProtocolError(code=code, message_summary=self.capture.text(text, _MESSAGE_BYTES) if shown else None)
+        if not isinstance(text, str) or self.metadata_only:
+            return ProtocolError(code=code)
+        return ProtocolError(code=code, message_summary=self.capture.text(text, _MESSAGE_BYTES))
 
     def facts(self, message: Message, tool: str, arguments: Any) -> Facts | None:
         """What a call of a tool does."""

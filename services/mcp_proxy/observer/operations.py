@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 from services.mcp_proxy.observer.making import NOWHERE, Origin
 from services.mcp_proxy.observer.messages import Id
@@ -21,7 +21,7 @@ MAX_WAITING = 1000
 comes of them later is then an operation of its own.
 """
 
-Role = Literal["call", "task"]
+TASK_METHODS = frozenset({"tasks/get", "tasks/result"})
 
 
 class Operation:
@@ -93,32 +93,34 @@ class Pending:
     __slots__ = (
         "after",
         "at_ns",
-        "channel",
+        "carried",
         "gap",
         "id",
         "key",
         "lasting",
+        "like",
         "method",
         "operation",
         "params",
         "parent",
-        "role",
+        "poll",
+        "shape",
         "side",
         "token",
         "why",
     )
 
-    def __init__(
-        self, key: str, id: Id, method: str, side: Side, operation: Operation, at_ns: int, channel: int, role: Role
-    ) -> None:
+    def __init__(self, key: str, id: Id, method: str, operation: Operation, at_ns: int) -> None:
         self.key = key
         self.id = id
         self.method = method
-        self.side = side
         self.operation = operation
+        self.side = operation.side
         self.at_ns = at_ns
-        self.channel = channel
-        self.role = role
+        self.poll = method in TASK_METHODS and operation.method != method
+        """Whether it asks for a task that is an operation already."""
+        self.carried: dict[str, Pending] = {}
+        """Where what carries it has it."""
         self.params: dict[str, Any] = {}
         """The little that its answer is understood by; never arguments."""
         self.lasting = method == "subscriptions/listen"
@@ -126,7 +128,9 @@ class Pending:
         self.gap = False
         """Its answer may be among bytes that were not copied."""
         self.parent: Operation | None = None
+        self.shape = ""
         self.token: str | None = None
+        self.like: str | None = None
         self.after: Pending | None = None
         self.why = ""
         """Why it counts as ended although no answer came."""

@@ -70,7 +70,9 @@ class _Forwarder:
         if os.waitpid(child.supervisor, 0)[1] != 0:  # noqa: ASYNC222 - it has ended
             await self._end_all()
         await self._drained(outputs)
-        status = signal.SIGKILL if self._status is None else self._status
+        status = self._status
+        if status is None:
+            status = signal.SIGKILL if self._server is not None else os.EX_OSERR << 8
         ended = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
         self._tap.say(Kind.EXIT, CHANNEL, Side.SERVER, ended)
         self._tap.close(CHANNEL, self._reason)
@@ -112,7 +114,7 @@ class _Forwarder:
             ),
             Pump(
                 Stream(child.stderr, ours=True),
-                Stream(2, writing=True),
+                Stream(os.dup(2), writing=True),  # 2 itself stays ours, for what must be told at the end
                 hang_ups,
                 lambda data: tap.stderr(CHANNEL, data),
                 lambda _: self._changed.set(),
@@ -161,9 +163,12 @@ class _Forwarder:
 
     async def _end_all(self) -> None:
         """The supervisor was killed, what was below it came to us: end it."""
-        complain(
-            f"{self._options.server}: the process that watches over the server was killed, so the server was ended"
-        )
+        if self._server is None:
+            complain(f"{self._options.server}: the server cannot be started: the system has no process left")
+        else:
+            complain(
+                f"{self._options.server}: the process that watches over the server was killed; the server was ended"
+            )
         until = self._loop.time() + _END_ALL_WITHIN_S
         while self._loop.time() < until:
             left = supervisor.below(os.getpid(), but=self._observing.pid)

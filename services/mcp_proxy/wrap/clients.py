@@ -44,7 +44,7 @@ def parse(text: str, path: Path, client: Client | None) -> tuple[Document, Clien
     if found is not None:
         return Json(text, str(path), _JSON[found]), found
     document = Json(text, str(path), _JSON["generic"])
-    if "projects" in document.meaning:
+    if isinstance(document.meaning.get("projects"), dict):
         return Json(text, str(path), _JSON["claude-code"]), "claude-code"
     if document.entries and all(entry.where[0] == "servers" for entry in document.entries):
         return document, "vscode"

@@ -11,11 +11,13 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
+from itertools import islice
 from urllib.parse import urlsplit
 
 from services.capture.redaction import Redactor
-from services.mcp_proxy.wrap.document import HIDDEN, Document, Edit, Entry, Span, apply
+from services.mcp_proxy.wrap.document import HIDDEN, Document, Edit, Entry, Span, apply, line_of
 
+_CONTEXT = 2
 _KNOWN = frozenset({"stdio", "http", "sse", "streamable-http"})
 _ROUTE = re.compile(r"/mcp/[^/?#]+")
 
@@ -24,10 +26,44 @@ def unified(before: Document, after: Document, name: str) -> Iterator[str]:
     """Lines without line breaks."""
     redactor = Redactor(secrets.token_bytes(16))
     old, new = (_shown(document, redactor).splitlines(keepends=True) for document in (before, after))
-    for line in difflib.unified_diff(old, new, name, name, n=2):
-        yield line.rstrip("\r\n")
-        if not line.endswith("\n"):
-            yield "\\ No newline at end of file"
+    yield from (f"--- {name}", f"+++ {name}")
+    for (start, stop), (start_new, stop_new) in _regions(before, after):
+        hunks = difflib.unified_diff(old[start:stop], new[start_new:stop_new], n=_CONTEXT)
+        for line in islice(hunks, 2, None):
+            if line.startswith("@@"):
+                line = _moved(line, start, start_new)
+            yield line.rstrip("\r\n")
+            if not line.endswith("\n"):
+                yield "\\ No newline at end of file"
+
+
+def _regions(before: Document, after: Document) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Line ranges (from 0) in both, around servers that differ. difflib takes minutes for a whole file of 20 MiB."""
+    found: list[list[int]] = []
+    pairs = zip(before.entries, after.entries, strict=True)
+    for entry, other in sorted(pairs, key=lambda pair: pair[0].line):
+        if entry.data == other.data:
+            continue
+        (start, stop), (start_new, stop_new) = _lines(before, entry), _lines(after, other)
+        if found and start - _CONTEXT < found[-1][1]:
+            found[-1][1::2] = [max(stop, found[-1][1]), max(stop_new, found[-1][3])]
+        else:
+            found.append([start, stop, start_new, stop_new])
+    for start, stop, start_new, stop_new in found:
+        yield (start, stop), (start_new, stop_new)
+
+
+def _lines(document: Document, entry: Entry) -> tuple[int, int]:
+    values = entry.fields.values()
+    first, last = min(value.pair for value in values), max(value.span.end for value in values)
+    start = line_of(document.text, first) - 1 - _CONTEXT
+    return max(start, 0), line_of(document.text, last) + _CONTEXT
+
+
+def _moved(header: str, old: int, new: int) -> str:
+    """The header of a hunk of a part that begins after this many lines."""
+    starts = iter((old, new))
+    return re.sub(r"(?<=[-+])\d+", lambda number: str(int(number[0]) + next(starts)), header)
 
 
 def _shown(document: Document, redactor: Redactor) -> str:

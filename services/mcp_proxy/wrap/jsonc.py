@@ -32,17 +32,13 @@ class Json:
         self.text = text
         self.entries: list[Entry] = []
         self._file = file
-        self._plain = _COMMAS.sub(_blank, _TOKENS.sub(_blank, text.replace(BOM, " ", 1) if text[:1] == BOM else text))
+        self._plain = " " + text[1:] if text[:1] == BOM else text
         self._decoder = json.JSONDecoder(parse_constant=self._constant)
-        start = self._skip(0)
-        if start == len(text):
-            raise fail(file, 1, "the file is empty; a client's configuration has its servers below 'mcpServers'")
         try:
-            self.meaning: Any = self._decoder.decode(self._plain)
-        except json.JSONDecodeError as error:
-            raise fail(file, error.lineno, f"not valid JSON: {error.msg} (column {error.colno})") from None
+            self.meaning: Any = self._read()
         except (RecursionError, ValueError):
             raise fail(file, None, "not valid JSON: nested too deeply, or a number out of range") from None
+        start = self._skip(0)
         if not isinstance(self.meaning, dict):
             raise fail(file, line_of(text, start), "the file must hold an object")
         for container in containers:
@@ -56,8 +52,21 @@ class Json:
             if token[1] is None or not _COLON.match(self._plain, token.end()):
                 yield Span(*token.span())
 
+    def _read(self) -> Any:
+        try:
+            return self._decoder.decode(self._plain)
+        except json.JSONDecodeError:
+            self._plain = _COMMAS.sub(_blank, _TOKENS.sub(_blank, self._plain))
+        if not self._plain.strip():
+            raise fail(self._file, 1, "the file is empty; a client's configuration has its servers below 'mcpServers'")
+        try:
+            return self._decoder.decode(self._plain)
+        except json.JSONDecodeError as error:
+            what = f"not valid JSON: {error.msg} (column {error.colno})"
+            raise fail(self._file, error.lineno, what) from None
+
     def _descend(self, at: int, data: Any, steps: tuple[str, ...], way: tuple[str, ...]) -> None:
-        if data is None:
+        if data is None or (steps and not isinstance(data, dict)):
             return
         if not isinstance(data, dict):
             raise fail(self._file, line_of(self.text, at), f"'{way[-1]}' must be an object")

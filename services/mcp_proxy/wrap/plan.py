@@ -13,8 +13,8 @@ from services.mcp_proxy.wrap.document import Document, Entry, apply
 from services.mcp_proxy.wrap.files import Record, Snapshot, sha256
 from services.mcp_proxy.wrap.servers import Change, Kind
 
-Outcome = Literal["wrapped", "already", "open", "left", "restored", "lost"]
-"""open: could be wrapped and is not · left: cannot be wrapped · lost: wrapped, and nobody can tell what it was."""
+Outcome = Literal["wrapped", "already", "restored", "left", "lost"]
+"""left: as it is, for a reason · lost: wrapped, and nobody can tell what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def wrap(
             plan.servers.append(Server(entry, state.kind, "already" if state.wrapped else "left", state.problem))
         elif state.kind == "remote" and not http:
             plan.servers.append(
-                Server(entry, "remote", "open", "remote; --http sends it through a proxy that must run")
+                Server(entry, "remote", "left", "remote; --http sends it through a proxy that must run")
             )
         else:
             remote = state.kind == "remote"

@@ -110,6 +110,23 @@ def test_a_timeout_that_a_later_end_outdoes_is_taken_back_when_that_end_is_due_w
         assert standing == {"2026-03-01T12:00:00.000Z": 0, "2026-03-01T12:01:00.000Z": 1}
 
 
+def test_an_end_that_a_leap_of_progress_brought_counts_in_its_window_long_over() -> None:
+    """A worker that catches up learns of hours at once: what was never said of a call is said after the leap."""
+    said, operator = Said(), RollingMetrics(PARTITION)
+    operator.on_event(record(event("tool.call.started", 1_000, 1)), said)
+    operator.on_progress(T0 + MINUTE_MS, said)
+    leap_ms = T0 + 3 * 60 * MINUTE_MS
+    body = event("tool.call.abandoned", 2_000, 1, outcome="unknown")
+    operator.on_event(
+        Record(TOPIC_OF_EVENT[body["event_name"]], PARTITION, -1, T0 + 2_000, body, cause_ms=leap_ms), said
+    )
+    for later_ms in (0, 10_000, 20_000):
+        operator.on_progress(leap_ms + later_ms, said)
+    standing = [(body["window"], body["count"], body["in_flight"]) for body in rows(said).values()]
+    assert sorted(standing) == [("1m", 1, 0), ("5m", 1, 0)]
+    assert operator._windows == operator._minutes == {}
+
+
 # one by one
 
 

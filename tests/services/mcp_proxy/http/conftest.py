@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from services.mcp_proxy.http.client import Hub
+from services.mcp_proxy.http.hub import Hub
 from services.mcp_proxy.http.routes import Routes, parse_route
 from services.mcp_proxy.tap import Kind, Reader, Record, Side, Tap
 

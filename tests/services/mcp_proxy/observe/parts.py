@@ -153,12 +153,20 @@ def environment(home: Path) -> dict[str, str]:
 class Proxied:
     """An observer process and the tap to it, as the forwarder of a stdio server has them; the traffic is the test's."""
 
-    def __init__(self, home: Path, *arguments: str, env: Json | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *arguments: str,
+        env: Json | None = None,
+        below: tuple[str, ...] = (),
+        transport: str = "stdio",
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
+        self._below = below
         self.home = home
         self.log = home / "observer.log"
         self.tap = Tap()
-        self.tap.open(1, {"server": "files", "transport": "stdio", "command": ["files-server"], "pid": 4711})
+        self.tap.open(1, {"server": "files", "transport": transport, "command": ["files-server"], "pid": 4711})
         self._arguments = arguments
         self._env = env or {}
         self.process = self.spawn()
@@ -168,7 +176,14 @@ class Proxied:
         here, there = socket.socketpair()
         with there, self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.mcp_proxy.observe", str(there.fileno()), *self._arguments],
+                [
+                    *self._below,
+                    sys.executable,
+                    "-m",
+                    "services.mcp_proxy.observe",
+                    str(there.fileno()),
+                    *self._arguments,
+                ],
                 cwd=ROOT,
                 env={**environment(self.home), **self._env},
                 stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.identity import new_delivery_id
 from services.collector import service, spool
-from services.collector.intake import Intake
+from services.collector.intake import Intake, JournalError
 from services.mcp_proxy.spooling import Spool
 from tests.services.collector.running import PRE, named, post, running, settings, until
 
@@ -123,18 +123,27 @@ async def test_a_fault_of_the_collector_costs_one_file(
     assert (receipt["reason"], receipt["by_class"]) == ("collector_fault", {"events": 1})
 
 
-async def test_a_journal_without_room_leaves_the_file_where_it_is(tmp_path: Path, folder: Path) -> None:
-    sent = calls(40)
+async def test_a_journal_that_fills_up_in_the_middle_leaves_the_file_where_it_is(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, full = Intake.events, []
+
+    def events(self: Intake, batch: list[Json], now_ms: int) -> list[str | None]:
+        if batch[0]["jsonrpc_id"] == "25" and len(full) < 3:
+            full.append(path.exists())
+            raise JournalError("journal_full")
+        return real(self, batch, now_ms)
+
+    monkeypatch.setattr(Intake, "events", events)
+    sent = calls(60)
     path = folder / new_delivery_id()
-    async with running(settings(tmp_path)) as collector:
-        room, collector.intake.max_bytes = collector.intake.max_bytes, -1
-        path.write_bytes(b"\n".join(lines(sent)))
-        for _ in range(3):
-            await collector._tick()
-        assert path.exists()
-        collector.intake.max_bytes = room
+    path.write_bytes(b"\n".join([b"no json", *lines(sent)]))
+    async with running(settings(tmp_path)):
         await until(lambda: not path.exists())
+    assert full == [True] * 3
     assert ids(journal(tmp_path)) == ids(sent)
+    assert len(named(tmp_path, "agent.payload.quarantined")) == 1
+    assert not list(folder.iterdir())
 
 
 async def test_pipes_and_links_keep_nobody_waiting_and_hooks_are_taken_beside(tmp_path: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from schemas.events import EVENT
 from services.collector import service
-from services.mcp_proxy.tap import Kind, Side
+from services.mcp_proxy.tap import HEAD, Kind, Side
 from tests.services.collector.running import running, settings
 
 from .parts import CollectorProcess, Json, Proxied, ended_calls, journal, lost, spooled, until
@@ -182,6 +183,36 @@ async def test_a_call_without_an_answer_is_a_timeout(tmp_path: Path) -> None:
         await proxy.end()
 
 
+async def test_a_request_to_end_is_obeyed_and_nothing_is_lost(tmp_path: Path) -> None:
+    with proxied(tmp_path) as proxy:
+        for number in range(20):
+            proxy.call(number)
+        await until(lambda: proxy.tap.waiting == 0 and (tmp_path / "proxies").exists(), "sent, and the process is up")
+        proxy.process.terminate()
+        assert await asyncio.to_thread(proxy.process.wait, 30) == 0
+    found = [orjson.loads(line) for path in spooled(tmp_path) for line in path.read_bytes().splitlines()]
+    assert ended_calls(found) == {"completed": 20}
+
+
+@pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
+async def test_the_agents_session_is_that_of_a_stdio_proxys_client(tmp_path: Path, transport: str) -> None:
+    session = "5f2b7b52-6c4e-4d0e-9d0a-0a4b1c8f1c11"
+    link = tmp_path / "claude"
+    link.symlink_to(sys.executable)
+    run = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:], close_fds=False).returncode)"
+    proxy = Proxied(
+        tmp_path, env={"CLAUDE_CODE_SESSION_ID": session}, below=(str(link), "-c", run), transport=transport
+    )
+    try:
+        proxy.call(1)
+        await proxy.end()
+    finally:
+        proxy.kill()
+    found = [orjson.loads(line) for path in spooled(tmp_path) for line in path.read_bytes().splitlines()]
+    told = {(event.get("session_id"), event["agent_runtime"]) for event in found}
+    assert told == ({(session, "claude_code")} if transport == "stdio" else {(None, "other")})
+
+
 async def test_tail_shows_a_running_proxy(tmp_path: Path) -> None:
     async with running(settings(tmp_path)):
         looking = Tail(tmp_path)
@@ -234,7 +265,7 @@ async def test_what_is_no_tap_ends_the_process_in_order(tmp_path: Path) -> None:
         await until(lambda: proxy.tap.waiting == 0, "sent")
         assert proxy.tap._socket is not None
         proxy.tap._socket.setblocking(True)
-        proxy.tap._socket.sendall(b"\xff" * 64)
+        proxy.tap._socket.sendall(HEAD.pack(77, 0, 1, 0, 0))
         assert await asyncio.to_thread(proxy.process.wait, 30) == 0
     assert "the tap cannot be read further" in proxy.log.read_text()
     assert spooled(tmp_path)
@@ -271,9 +302,11 @@ async def test_stderr_and_gaps_and_losses_of_the_tap_pass(tmp_path: Path) -> Non
         proxy.tap.stderr(1, b"listening\n")
         proxy.tap.say(Kind.GAP, 1, Side.SERVER, {"bytes": 70})
         proxy.tap.say(Kind.LOST, 0, Side.CLIENT, {"records": 3})
+        for side in Side:
+            proxy.tap.data(1, side, b"rest of a line that nobody knows\n")
         proxy.call(5)
         await proxy.end()
     found = [orjson.loads(line) for line in path.read_bytes().splitlines()]
     assert ended_calls(found) == {"completed": 1}
     assert "mcp.server.stderr" in {event["event_name"] for event in found}
-    assert "producer.dropped" in {event["event_name"] for event in found}
+    assert lost(found) == 3

@@ -113,8 +113,8 @@ def finish(client: subprocess.Popen[bytes]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The children of a process, whichever of its threads started them."""
+    return [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
 
 
 def python(code: str, *arguments: str) -> Sequence[str]:

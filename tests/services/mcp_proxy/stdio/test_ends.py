@@ -69,6 +69,18 @@ def test_3_a_command_that_cannot_run_ends_as_in_a_shell_with_one_line(tmp_path: 
     assert proxied.tapped(Side.SERVER, Kind.STDERR) == err
 
 
+@pytest.mark.parametrize("fork", [1, 2])
+def test_3_no_process_left_is_one_line(tmp_path: Path, fork: int) -> None:
+    code = f"import os\nforks, real = [], os.fork\ndef fork():\n forks.append(1)\n if len(forks) == {fork}:\n"
+    code += "  raise BlockingIOError(11, 'Resource temporarily unavailable')\n return real()\nos.fork = fork\n"
+    proxied = Proxied(tmp_path)
+    argv = proxied.argv("true")
+    argv[3] = code + argv[3]
+    got, out, err = _outcome(argv, proxied.env, b"")
+    assert (got, out) == (os.EX_OSERR, b"")
+    assert err.startswith(b"agenttrace: probe: the server cannot be started: ") and err.count(b"\n") == 1
+
+
 def test_3_a_reader_that_goes_away_is_seen_by_the_server(tmp_path: Path) -> None:
     endless = ["sh", "-c", "exec yes"]
     for argv in (endless, Proxied(tmp_path).argv(*endless)):

@@ -181,6 +181,25 @@ while os.read(0, 100):
 """
 
 
+def test_3_what_does_not_end_with_its_input_gets_sigterm_before_sigkill(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, time
+def got(number, frame):
+    os.write(1, b"bye %d\\n" % (os.getsid(0) == os.getpid()))
+    os._exit(5)
+signal.signal(signal.SIGTERM, got)
+if os.fork() == 0:
+    os.setpgid(0, 0)
+os.write(1, b"up\\n")
+while True: time.sleep(60)
+"""
+    client = Proxied(tmp_path).popen(*python(code))
+    assert client.stdout
+    assert client.stdout.readline() + client.stdout.readline() == b"up\nup\n"
+    out, _ = client.communicate(timeout=GONE_AFTER_S)
+    assert (sorted(out.split(b"\n")), client.returncode) == ([b"", b"bye 0", b"bye 1"], 5)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_3_the_server_may_answer_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     client = Proxied(tmp_path).popen(*python(SIGNALLED))
@@ -210,7 +229,21 @@ time.sleep(0.2)
     assert (out, client.returncode) == (b"", 0)
 
 
-def test_3_a_signal_before_the_server_runs_is_not_lost(tmp_path: Path) -> None:
+def test_3_a_signal_while_the_forwarder_still_starts_is_not_lost(tmp_path: Path) -> None:
+    proxied = Proxied(tmp_path)
+    server = "trap 'exit 5' TERM; : > $READY_FOLDER/server; while :; do sleep 0.05; done"
+    # The command line itself: a test's own imports the forwarder's parts too early.
+    argv = [sys.executable, "-m", "services.cli.main", "proxy", "stdio", "--server", "x", "--", "sh", "-c", server]
+    for _ in range(3):
+        client = subprocess.Popen(argv, env=proxied.env, stdin=subprocess.PIPE)
+        wait((proxied.ready / "server").exists, "the server")
+        client.terminate()
+        assert client.wait(5) == 5
+        (proxied.ready / "server").unlink()
+        finish(client)
+
+
+def test_3_a_signal_before_the_server_runs_ends_all(tmp_path: Path) -> None:
     for pause in (0, 0.02, 0.04, 0.06, 0.08, 0.1):
         proxied = Proxied(tmp_path)
         client = proxied.popen("sleep", "600")

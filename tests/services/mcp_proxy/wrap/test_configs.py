@@ -185,3 +185,43 @@ args = ["proxy", "stdio", "--server", "context7", "--", "npx", "-y", "@upstash/c
     data = dotted.read_bytes()
     assert data.count(b"\r\n") == data.count(b"\n")
     assert 'mcp_servers."d.o.t.s".args = ["proxy"' in data.decode()
+
+
+def test_a_dry_run_shows_args_but_no_secret_among_them(tmp_path: Path) -> None:
+    token, key = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8", "Zq8" + "rT5vW2xY9aB4cD7e"
+    args = ["run", "-i", "-e", f"API_KEY={key}", "--token", key, token, "image:latest"]
+    entry = {"command": "docker", "args": args, "env": {"PIN": 4711, "list": [key]}}
+    for indent in (2, None):
+        path = tmp_path / "mcp.json"
+        path.write_text(json.dumps({"note": key, "mcpServers": {"a": entry}}, indent=indent))
+        shown = run(path, "--dry-run").stdout
+        assert not [secret for secret in (token, key, "4711") if secret in shown]
+        assert '"docker"' in shown
+    assert '"--token", "…", "…", "image:latest"' in shown
+
+
+def test_hunks_are_numbered_as_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    many = {f"s{number}": {"command": "x", "args": [], "env": {str(n): "" for n in range(9)}} for number in range(3)}
+    path.write_text(json.dumps({"mcpServers": many}, indent=1))
+    before = path.read_text().splitlines()
+    shown = run(path, "--dry-run").stdout.splitlines()
+    run(path)
+    after = path.read_text().splitlines()
+    heads = [index for index, line in enumerate(shown) if line.startswith("@@")]
+    assert len(heads) == 3
+    for head in heads:
+        old, new = (int(number) for number in re.findall(r"[-+](\d+)", shown[head]))
+        assert shown[head + 1].split() == before[old - 1].split() == after[new - 1].split()
+
+
+def test_a_terminal_gets_colours_and_no_control_characters(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"\u202ea\x9b31m": {"command": "x"}}}, ensure_ascii=False))
+    from click.testing import CliRunner
+
+    from services.cli.proxy_wrap import wrap
+
+    shown = CliRunner().invoke(wrap, [str(path), "--dry-run"], color=True).stdout
+    assert "\x1b[32m+" in shown and "\x1b[31m-" in shown
+    assert "\u202e" not in shown and "\x9b" not in shown

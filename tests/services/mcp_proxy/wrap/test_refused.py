@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -108,17 +109,15 @@ def test_a_damaged_record_is_named_and_the_file_stays(tmp_path: Path, home: Path
 
 
 def test_a_large_file(tmp_path: Path) -> None:
-    """~/.claude.json grows: 12 MiB of history, one server before and one behind."""
-    import json
-
-    history = {f"/p/{n}": {"history": [{"display": f"line {n} ü", "n": i} for i in range(50)]} for n in range(5000)}
+    """~/.claude.json grows: 4 MiB of history, one server before and one behind."""
+    history = {f"/p/{n}": {"history": [{"display": f"line {n} ü", "n": i} for i in range(50)]} for n in range(1200)}
     entry = {"command": "x", "args": ["y"]}
     data = json.dumps(
         {"mcpServers": {"a": entry}, "projects": {**history, "/z": {"mcpServers": {"b": entry}}}}, indent=2
     )
     path = tmp_path / ".claude.json"
     path.write_text(data)
-    assert path.stat().st_size > 12 << 20
+    assert path.stat().st_size > 4 << 20
     shown = run(path, "--dry-run").stdout
     assert shown.count("+ ") >= 4 and len(shown) < 5000
     run(path)

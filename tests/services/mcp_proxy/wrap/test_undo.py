@@ -30,7 +30,7 @@ def test_edits_since_the_wrap_stay(name: str, tmp_path: Path, home: Path) -> Non
     run(path, "--http")
     path.write_bytes(edit(path.read_bytes(), name))
     checked = run(path, "--check", "--http", code=1)
-    assert "not wrapped     added" in checked.stdout
+    assert "to wrap         added" in checked.stdout
     said = run(path, "--undo").stdout
     assert "edited since" in said
     assert path.read_bytes() == edit((CONFIGS / name).read_bytes(), name)
@@ -156,7 +156,7 @@ def test_the_summary_for_machines(tmp_path: Path) -> None:
         "fetch": ("stdio", "wrapped"),
         "empty": ("stdio", "wrapped"),
         "remote": ("remote", "left"),
-        "known": ("remote", "open"),
+        "known": ("remote", "left"),
         "socket": ("remote", "left"),
         "ws": ("remote", "left"),
     }
