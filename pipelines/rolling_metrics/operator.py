@@ -10,10 +10,11 @@ through an MCP proxy is two rows, never to be summed: the hook's under its tool 
 - `timeouts`: calls whose only end is the inferred timeout.
 - `in_flight`: calls open when the window ends, at most MAX_OPEN_MS each.
 
-Windows are said when progress passes their end, provisionally before, and anew when late records change them; changes
-by records before a SAY_EVERY_MS are said at the first progress in it. Per window and tenant the TOP_K keys with the most calls are said,
-the rest as `_other`: a function of the records, since all keys of a window are held until it cannot change any more.
-Memory is bounded by the calls of the last half hour (MAX_CALLS of them), not by TOP_K.
+Windows are said when progress passes their end, provisionally before (long ones once a minute), and anew when late
+records change them; changes by records before a SAY_EVERY_MS are said at the first progress in it. Per window and
+tenant the TOP_K keys with the most calls are said, the rest as `_other`: a function of the records, since all keys of a
+window are held until it cannot change any more. Memory is bounded by the calls of the last half hour (MAX_CALLS of
+them), not by TOP_K.
 """
 
 from __future__ import annotations
@@ -76,14 +77,19 @@ _DUMP_VERSION = 3
 
 
 class _Window:
-    """Under which ids what was said of a window, and what must be said again, by tick."""
+    """Under which ids what was said of a window, and what must be said again, by tick.
 
-    __slots__ = ("again", "closed", "said", "times")
+    `provisional` is the minute of the progress at which it was last said before its end, `waiting` what changed since.
+    """
+
+    __slots__ = ("again", "closed", "provisional", "said", "times", "waiting")
 
     def __init__(self, start_ms: int, length_ms: int) -> None:
         self.again: dict[int, set[Key]] = {}
         self.said: dict[Key, str] = {}
         self.closed = False
+        self.provisional = 0
+        self.waiting: set[Key] = set()
         self.times = (to_rfc3339(start_ms), to_rfc3339(start_ms + length_ms))
 
 
@@ -422,7 +428,15 @@ class RollingMetrics:
             changed = {key for minute in range(start, start + size) for key in due.get(minute, ())}
             for past in [one for one in window.again if one < tick or start < floor]:
                 changed |= window.again.pop(past)
-            if changed or (not window.closed and (start + size) * MINUTE_MS <= t_ms):
+            closes = not window.closed and (start + size) * MINUTE_MS <= t_ms
+            if size > 1 and not window.closed and not closes:
+                # At its end all of it is said, so what waits needs no place in a checkpoint.
+                window.waiting |= changed
+                if not window.waiting or window.provisional == t_ms // MINUTE_MS:
+                    continue
+                window.provisional = t_ms // MINUTE_MS
+                changed, window.waiting = window.waiting, set()
+            if changed or closes:
                 self._say(place, window, changed, t_ms, out)
         self._forget(t_ms)
 

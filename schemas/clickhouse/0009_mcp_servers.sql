@@ -4,12 +4,14 @@ CREATE OR REPLACE VIEW mcp_server_health AS
 SELECT
     timestamp AS at, tenant_id, mcp_server, JSONExtractString(payload, 'transport') AS transport,
     JSONExtractString(payload, 'connection_id') AS connection_id, JSONExtractString(payload, 'health') AS health, reason,
-    agent_runtime, session_id, root_session_id, event_id, _log_time, _topic, _partition, _offset
+    JSONExtractString(payload, 'declared_name') AS declared_name,
+    JSONExtractString(payload, 'declared_version') AS declared_version,
+    JSONExtractString(payload, 'protocol_version') AS protocol_version, agent_runtime, session_id, root_session_id, event_id, _log_time, _topic, _partition, _offset
 FROM events_raw FINAL
 WHERE event_name = 'mcp.server.health_changed'
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
--- One row a server: the last thing that any of its connections said.
+-- One row a server: the last thing that any of its connections said. `declared_…` is what it calls itself.
 CREATE OR REPLACE VIEW mcp_servers AS
 WITH (h.at, h.event_id) AS moment
 SELECT
@@ -19,6 +21,9 @@ SELECT
     max(h.at) AS since,
     argMax(h.transport, moment) AS transport,
     argMax(h.connection_id, moment) AS connection_id,
+    argMaxIf(h.declared_name, moment, h.declared_name != '') AS declared_name,
+    argMaxIf(h.declared_version, moment, h.declared_version != '') AS declared_version,
+    argMaxIf(h.protocol_version, moment, h.protocol_version != '') AS protocol_version,
     min(h.at) AS first_seen,
     uniqExactIf(h.connection_id, h.connection_id != '') AS connections,
     countIf(h.health = 'down') AS times_down,

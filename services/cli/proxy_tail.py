@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,6 +36,7 @@ _WORDS = {
 }
 _STYLES = {"ok": "green", "late": "yellow", "asks": "cyan", "task": "cyan", "cancelled": "yellow"}
 _HEALTH = {"up": "green", "down": "red", "degraded": "yellow", "backoff": "yellow"}
+_TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)+)')
 _HEADER = f"{'time':12}  {'server':14} {'operation':36} {'status':9} {'took':>9}  {'sent → got':19} request"
 
 Segments = list[tuple[str, str]]
@@ -213,7 +215,7 @@ class View:
         if error:
             rest.append((f"  {safe(error.get('code'))} {cut(error.get('message_summary') or '', 100)}", "red"))
         elif word == "error":
-            rest.append((f"  {cut(got.get('summary') or 'the result says that it is an error', 100)}", "red"))
+            rest.append((f"  {cut(_words(got) or 'the result says that it is an error', 100)}", "red"))
         back = "← " if event.get("direction") == "client_to_server" else ""
         return _row(event, f"{back}{method} {tool}".rstrip(), rest)
 
@@ -262,6 +264,13 @@ def _row(event: Mapping[str, Any], what: str, rest: Segments) -> Segments:
 
 def _operation(event: Mapping[str, Any]) -> str:
     return str(event.get("operation_id") or f"{event.get('connection_id')}|{event.get('jsonrpc_id')}")
+
+
+def _words(side: Mapping[str, Any]) -> str:
+    """The first text of a tool's result, else the summary as it is (it may be cut, so it is not read as JSON)."""
+    summary = str(side.get("summary") or "")
+    found = _TEXT.search(summary)
+    return found[1].replace('\\"', '"').replace("\\n", " ") if found else summary
 
 
 def _id(event: Mapping[str, Any]) -> str:

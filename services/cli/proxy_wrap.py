@@ -69,7 +69,8 @@ def wrap(*, config: Path, client: Any, http: bool, undo: bool, check: bool, dry_
     writes = not check and not dry_run
     with records.locked() if writes else contextlib.nullcontext():
         snapshot = files.read(config)
-        record, others = records.get(snapshot.path), records.routes(snapshot.path)
+        record = records.get(snapshot.path)
+        others = records.routes(snapshot.path) if http or (record and record.routes) else {}
         if undo:
             made = plan.unwrap(snapshot, client, record)
         else:

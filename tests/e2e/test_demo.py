@@ -35,6 +35,7 @@ def adds_up(found: dict) -> None:
     assert found["accepted"] == found["kafka"] == found["clickhouse"] > found["payloads"] * 0.9
     assert {row["agent_runtime"] for row in found["calls"]} == {"claude_code", "codex", "hermes", "openclaw"}
     assert sum(row["calls"] for row in found["calls"]) == found["tool_calls"]
+    assert sum(row["calls"] for row in found["mcp"]) == len(found["mcp_sent"]) > 0
 
 
 def processes_below(folder: Path) -> list[str]:

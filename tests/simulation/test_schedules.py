@@ -36,12 +36,21 @@ def test_any_schedule_of_faults_comes_to_what_one_calm_worker_says(first_seed: i
 
 
 @pytest.mark.parametrize(
-    ("seed", "faults"), [(22410, "poison repeats"), (70225, "repeats"), (90012, "freeze poison repeats")]
+    ("seed", "faults"),
+    [
+        # An error rate held by a timeout, as long as nobody had read the call's own end; the next worker read both.
+        (90012, "freeze poison repeats"),
+        # Progress leapt over hours, with ends that nobody had said.
+        (22410, "poison repeats"),
+        (23292, "amid freeze kill repeats"),
+        (31356, "leave repeats"),
+        # The same, and a state that knows but the last hours of the log.
+        (31862, ""),
+        # Another history of failing calls.
+        (70225, "repeats"),
+    ],
 )
-def test_schedules_that_once_came_to_something_else(seed: int, faults: str) -> None:
-    """22410: progress leapt over hours, with an end that nobody had said. The others: an error rate held by a timeout for
-    as long as nobody had read the call's own end, and the next worker read both.
-    """
+def test_schedules_that_came_to_something_else_once(seed: int, faults: str) -> None:
     for some in (frozenset(faults.split()), FAULTS):
         assert not run(seed, some).problems
 

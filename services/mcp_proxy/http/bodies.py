@@ -82,7 +82,7 @@ class Chunked(Body):
         """At the end of what was fed: how many bytes of the chunk are to come, 0 between chunks, None inside framing."""
         if self._left or self.done:
             return self._left
-        return None if self._line or self._state == self._after else 0
+        return 0 if self._state == self._size and not self._line else None
 
     def feed(self, data: bytes, start: int) -> tuple[int, bytes]:
         """See Body."""

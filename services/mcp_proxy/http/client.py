@@ -7,17 +7,15 @@ connection (keeps it, half-closes it, ends it, breaks it) is done to the other. 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from services.mcp_proxy.http import own
-from services.mcp_proxy.http.bodies import Length, Tunnel, UntilClose
-from services.mcp_proxy.http.endpoint import Endpoint
-from services.mcp_proxy.http.exchange import Exchange, tell
-from services.mcp_proxy.http.heads import MAX_HEAD, BadHead, Request, check_beginning, read_request
-from services.mcp_proxy.http.repeats import Repeats, cut
-from services.mcp_proxy.http.routes import Found, own_authorities
+from services.mcp_proxy.http.bodies import Tunnel, UntilClose
+from services.mcp_proxy.http.exchange import Exchange
+from services.mcp_proxy.http.heads import MAX_HEAD, BadHead, check_beginning
+from services.mcp_proxy.http.intake import Intake
+from services.mcp_proxy.http.routes import own_authorities
 from services.mcp_proxy.http.upstream import HIGH, Upstream, reset_on_close
 
 if TYPE_CHECKING:
@@ -27,24 +25,21 @@ _LINGER_S = 5.0
 _own_authorities = lru_cache(maxsize=64)(own_authorities)
 
 
-@dataclass(slots=True)
-class _Known:
-    """A request that can be repeated: all but its length."""
-
-    found: Found
-    method: bytes
-    keep: bool
-    told: dict[str, Any]
-    before: bytes
-    after: bytes
-
-
 class Client(asyncio.Protocol):
     """The connection of a client."""
 
     __slots__ = (
-        "_discarding", "_ended", "_exchange", "_held", "_hub", "_learned", "_names", "_transport", "_upstreams", "_waiting", "slow"
-    )  # fmt: skip
+        "_discarding",
+        "_ended",
+        "_exchange",
+        "_held",
+        "_hub",
+        "_intake",
+        "_transport",
+        "_upstreams",
+        "_waiting",
+        "slow",
+    )
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -52,10 +47,8 @@ class Client(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._waiting = b""
         self._held: set[object] = set()
-        self._learned: tuple[bytes, int] | None = None
         self._ended = False
         self._discarding: asyncio.TimerHandle | None = None
-        self._repeats: Repeats[_Known] = Repeats()
         self.slow = False
 
     # what the event loop says
@@ -66,7 +59,7 @@ class Client(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH)
         self._hub.clients.add(self)
         address, port = transport.get_extra_info("sockname")[:2]
-        self._names = _own_authorities(address, port)
+        self._intake = Intake(self._hub, _own_authorities(address, port))
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the request under way, of the next one, or of one that has to wait."""
@@ -160,7 +153,7 @@ class Client(asyncio.Protocol):
             return
         self._finish("done")
         upstream.exchange = None
-        if keep and not (self._ended and not self._waiting):
+        if keep:
             self._next()
             return
         upstream.close()
@@ -231,57 +224,22 @@ class Client(asyncio.Protocol):
                     if data and data != b"\r":
                         check_beginning(data)
                     break
-                if not self._repeat(data, end):
-                    self._waiting = b""
-                    self._begin(read_request(data[:end]), data, end)
+                begun = self._intake.read(data[:end])
             except BadHead as error:
                 status = 431 if len(data) > MAX_HEAD and end < 4 else 400
                 self._say(own.answer(status, {"error": f"the request was refused: {error}"}))
                 return
-        if len(self._waiting) <= MAX_HEAD:
+            if isinstance(begun, bytes):
+                self._say(begun)
+                return
+            self._waiting = b""
+            self._exchange, head = begun
+            self._send(self._exchange, head, data, end)
+        if self._ended and self._exchange is None:
+            # What is left will not become a request any more.
+            self._close(whole=True)
+        elif len(self._waiting) <= MAX_HEAD:
             self.release(self)
-
-    def _begin(self, request: Request, data: bytes, start: int) -> None:
-        target = request.target
-        if target.lower().startswith(b"http://"):
-            authority, slash, path = target[7:].partition(b"/")
-            if authority.lower() in self._names:
-                target = slash + path
-        found = self._hub.routes.find(target)
-        if found is None:
-            self._say(own.own_answer(request, target, self._names, self._hub.routes))
-            return
-        told = tell(found, request)
-        exchange = self._exchange = Exchange(
-            self._hub.tap, next(self._hub.channels), found, request.method, request.body, keep=request.keep, told=told
-        )
-        head = own.upstream_head(data[:start], request, found, self._names)
-        parts = cut(head)
-        if parts is not None and found.stream is None:
-            before, _, after = parts
-            self._repeats.keep(data[:start], _Known(found, request.method, request.keep, told, before, after))
-        if request.method == b"GET" and b"mcp-session-id" not in request.fields:
-            exchange.endpoint = self._endpoint(request, target, exchange)
-        self._send(exchange, head, data, start)
-
-    def _repeat(self, data: bytes, start: int) -> bool:
-        """Whether the request is like the one before; then it is on its way."""
-        repeated = self._repeats.find(data[:start])
-        if repeated is None:
-            return False
-        known, size = repeated
-        exchange = self._exchange = Exchange(
-            self._hub.tap,
-            next(self._hub.channels),
-            known.found,
-            known.method,
-            Length(size),
-            keep=known.keep,
-            told=known.told,
-        )
-        self._waiting = b""
-        self._send(exchange, b"%b%d%b" % (known.before, size, known.after), data, start)
-        return True
 
     def _send(self, exchange: Exchange, head: bytes, data: bytes, start: int) -> None:
         route = exchange.found.route
@@ -322,26 +280,12 @@ class Client(asyncio.Protocol):
             if upstream is not None:
                 upstream.write_eof()
 
-    def _endpoint(self, request: Request, asked: bytes, exchange: Exchange) -> Endpoint:
-        found, routes, channel = exchange.found, self._hub.routes, exchange.channel
-        proxy = b"http://" + (request.fields.get(b"host") or min(self._names))
-
-        def learn(endpoint: bytes) -> bytes | None:
-            learned = routes.learn(found, asked, endpoint, channel, proxy)
-            if learned is None:
-                return None
-            self._learned = (learned[0], channel)
-            return learned[1]
-
-        return Endpoint(learn)
-
     def _finish(self, reason: str) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close(reason)
-        if self._learned is not None:
-            self._hub.routes.forget(*self._learned)
-            self._learned = None
+            if exchange.learned is not None:
+                self._hub.routes.forget(exchange.learned, exchange.channel)
 
     def _say(self, answer: bytes) -> None:
         """An answer of the proxy's own."""

@@ -20,7 +20,19 @@ _SEEN_KINDS = (b"mcp-", b"x-agenttrace-")
 class Exchange:
     """From the head of a request to the last byte of its answer; a channel of the tap."""
 
-    __slots__ = ("_channel", "_tap", "answer", "answered", "endpoint", "found", "keep", "method", "request", "streams")
+    __slots__ = (
+        "_channel",
+        "_tap",
+        "answer",
+        "answered",
+        "endpoint",
+        "found",
+        "keep",
+        "learned",
+        "method",
+        "request",
+        "streams",
+    )
 
     def __init__(
         self, tap: Tap, channel: int, found: Found, method: bytes, body: Body, *, keep: bool, told: dict[str, Any]
@@ -35,6 +47,8 @@ class Exchange:
         self.answered = False
         """Whether anything of an answer was passed on."""
         self.endpoint: Endpoint | None = None
+        self.learned: bytes | None = None
+        """The target that this stream's endpoint event made known."""
         self.streams = False
         """Whether the answer is a stream of events."""
         tap.open(channel, told)

@@ -10,10 +10,10 @@ T = TypeVar("T")
 _LENGTH = re.compile(rb"\r\nContent-Length: ([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
 
 
-def cut(head: bytes) -> tuple[bytes, int, bytes] | None:
-    """What is before and after the number in Content-Length, and the number; None where there is none."""
+def cut(head: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """What is before and after the number in Content-Length, and its digits; None where there is none."""
     found = _LENGTH.search(head)
-    return (head[: found.start(1)], int(found[1]), head[found.end(1) :]) if found else None
+    return (head[: found.start(1)], found[1], head[found.end(1) :]) if found else None
 
 
 class Repeats(Generic[T]):
@@ -25,8 +25,8 @@ class Repeats(Generic[T]):
         self._before = self._after = b""
         self._known: T | None = None
 
-    def find(self, head: bytes) -> tuple[T, int] | None:
-        """What was kept for a head like this one, and the length that this one has."""
+    def find(self, head: bytes) -> tuple[T, bytes] | None:
+        """What was kept for a head like this one, and the digits of this one's length."""
         if self._known is None:
             return None
         parts = cut(head)

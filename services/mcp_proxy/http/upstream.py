@@ -194,7 +194,7 @@ class Upstream(asyncio.Protocol):
         repeated = self._repeats.find(head)
         if repeated is not None:
             known, size = repeated
-            return replace(known, body=Length(size))
+            return replace(known, body=Length(int(size)))
         answer = read_answer(head, method)
         if answer.status == 200:
             self._repeats.keep(head, answer)

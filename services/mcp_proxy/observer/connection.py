@@ -237,12 +237,12 @@ class Connection:
         if len(self.detached) > MAX_DETACHED:
             self.give_up(list(self.detached.pop(0).carrier.open.values()), at_ns, "stream_aborted", "not_resumed")
 
-    def resume(self, last_id: str) -> Carrier | None:
-        """What goes on with the stream that gave this id last (or near its end)."""
+    def resume(self, last_id: str) -> Detached | None:
+        """The stream that gave this id last (or near its end), which goes on now."""
         for stream in self.detached:
             if last_id in stream.ids:
                 self.detached.remove(stream)
-                return stream.carrier
+                return stream
         return None
 
     def tick(self, now_ns: int) -> None:

@@ -40,7 +40,7 @@ class Health:
     def good(self, reason: str = "answered") -> tuple[State, str] | None:
         """The server answered, be it with an error that the client caused."""
         self._refused = 0
-        if self.state == "up" and not self._bad:
+        if self.state == "up" and not self._bad and len(self._recent) == WINDOW:
             return None
         if self.state == "down":
             self._forget()

@@ -123,13 +123,16 @@ class Exchange:
             self._asked.cut = str(error)
             self._asked.size += len(data)
 
-    def _request_over(self, at_ns: int) -> None:
+    def _request_over(self, at_ns: int, *, cut: bool = False) -> None:
+        """The request is whole, or (`cut`) no more of it matters."""
         if self._asked_over:
             return
         self._asked_over = True
         if self._method != "POST":
             return
         found = list(messages(self._asked.take()))
+        if cut and found and found[0].reason == "not_json":
+            found[0].reason = "unfinished"
         alone = self._session is None and self._legacy is None
         if alone and self._status is None and any(message.method == "initialize" for message in found):
             self._held = [(message, at_ns) for message in found]
@@ -173,7 +176,8 @@ class Exchange:
         """This stream goes on with one that broke off."""
         before = self.connection.resume(last)
         if before is not None:
-            self._carrier.open, self._carrier.scope = before.open, before.scope
+            self._carrier.open, self._carrier.scope = before.carrier.open, before.carrier.scope
+            self._ids.extend(before.ids)
 
     def _answer_bytes(self, data: bytes, at_ns: int) -> None:
         if self._unread is not None:
@@ -206,7 +210,7 @@ class Exchange:
         if self._over:
             return
         self._over = True
-        self._request_over(at_ns)
+        self._request_over(at_ns, cut=True)
         self._release()
         status = self._status or 0
         frame = self._got.take() if self._events is None or self._unread else None
@@ -237,10 +241,8 @@ class Exchange:
 
     def _close(self, reason: str, at_ns: int) -> None:
         """The exchange is over, whole or not."""
+        self._request_over(at_ns, cut=True)
         self._release()
-        if not self._asked_over and self._method == "POST" and self._asked.size:
-            self._asked.cut = self._asked.cut or "unfinished"
-            self._request_over(at_ns)
         if self._over:
             return
         self._over = True

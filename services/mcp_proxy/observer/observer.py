@@ -63,18 +63,21 @@ class Observer:
 
     def lost(self, count: int) -> list[EventBase]:
         """So many records never came. Any answer may have been among them."""
+        self._lost(count)
+        return self._taken()
+
+    def _lost(self, count: int) -> None:
         for channel in self._channels.values():
             for side in Side:
                 channel.gap(side, self._now_ns)
         self._maker.dropped(self._now_ns, "proxy_tap_full", count)
-        return self._taken()
 
     def _record(self, record: Record) -> None:
         if record.kind is Kind.OPEN:
             self._open(record)
         elif record.kind is Kind.LOST:
             count = record.json().get("records")
-            self._maker.out += self.lost(count if isinstance(count, int) and count > 0 else 1)
+            self._lost(count if isinstance(count, int) and count > 0 else 1)
         else:
             channel = self._channels.get(record.channel)
             if channel is None:

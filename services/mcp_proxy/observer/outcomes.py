@@ -74,6 +74,8 @@ def answered(
     maker, operation = connection.maker, pending.operation
     result = message.result if isinstance(message.result, dict) else {}
     status, fields = _status(connection, pending, message, result, at_ns)
+    if pending.method in ("initialize", "server/discover"):
+        _learn(connection, pending.method, result)
     over = status in ("completed", "error", "cancelled")
     if over:
         operation.ended = True
@@ -152,7 +154,7 @@ def _status(
 
 def _consequences(connection: Connection, pending: Pending, result: dict[str, Any], at_ns: int) -> None:
     """What a result says beside its answer."""
-    maker, party, operation = connection.maker, connection.party, pending.operation
+    operation = pending.operation
     if result.get("resultType") == "input_required" or (
         pending.method == "tasks/get" and result.get("status") == "input_required"
     ):
@@ -163,20 +165,24 @@ def _consequences(connection: Connection, pending: Pending, result: dict[str, An
     elif pending.method == "tools/list":
         continued = bool(pending.params.get("cursor"))
         results.tools_listed(connection, at_ns, result, continued=continued, origin=operation.origin)
-    elif pending.method in ("initialize", "server/discover"):
-        about = result.get("serverInfo")
-        if not isinstance(about, dict):
-            meta = result.get("_meta")
-            about = meta.get(_NAMED) if isinstance(meta, dict) else None
-        if isinstance(about, dict):
-            party.declared_name = maker.ident(about.get("name"))
-            party.declared_version = maker.ident(about.get("version"))
-        if pending.method == "initialize":
-            party.protocol_version = maker.ident(result.get("protocolVersion")) or party.protocol_version
     elif pending.method == "tasks/cancel" and pending.parent is not None and not pending.parent.ended:
         state = result.get("status")
         if state == "cancelled":
             _ended_aside(connection, pending.parent, at_ns, "cancelled", "task_cancelled")
+
+
+def _learn(connection: Connection, method: str, result: dict[str, Any]) -> None:
+    """Who the server says it is."""
+    maker, party = connection.maker, connection.party
+    about = result.get("serverInfo")
+    if not isinstance(about, dict):
+        meta = result.get("_meta")
+        about = meta.get(_NAMED) if isinstance(meta, dict) else None
+    if isinstance(about, dict):
+        party.declared_name = maker.ident(about.get("name"))
+        party.declared_version = maker.ident(about.get("version"))
+    if method == "initialize":
+        party.protocol_version = maker.ident(result.get("protocolVersion")) or party.protocol_version
 
 
 def _person_answered(connection: Connection, pending: Pending, result: dict[str, Any], at_ns: int) -> None:

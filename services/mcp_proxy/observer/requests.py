@@ -54,7 +54,8 @@ class Requests:
         opened = self.open[asker]
         found = opened.get(scope + id.key)
         if found is None and id.type in ("integer", "number"):
-            found = opened.get(scope + id.like if id.like else self._like.get((asker, scope + id.key), ""))
+            near = scope + (id.like or id.key)
+            found = opened.get(near) or opened.get(self._like.get((asker, near), ""))
         return found
 
     def by_value(self, value: Any, asker: Side, scope: str) -> Pending | None:
@@ -90,7 +91,7 @@ class Requests:
         if first is pending:
             del opened[pending.key]
             if pending.after is not None:
-                opened[pending.key] = pending.after
+                pass
         else:
             while first is not None and first.after is not pending:
                 first = first.after

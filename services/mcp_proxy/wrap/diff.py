@@ -98,7 +98,7 @@ def _without_key(url: str) -> str:
 def _hidden(token: str) -> str:
     """As many lines as it has, and nothing of it but what kind it is."""
     if token.startswith(("//", "/*")):
-        short = f"{token[:2]} {HIDDEN}"
+        short = f"{token[:2]} {HIDDEN}{' */' if token[1] == '*' else ''}"
     elif token[0] == "#":
         short = f"# {HIDDEN}"
     elif token[0] in "\"'":

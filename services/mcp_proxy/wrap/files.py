@@ -83,7 +83,7 @@ def replace(snapshot: Snapshot, data: bytes) -> None:
     status = snapshot.status
     try:
         with _prepared(snapshot.path, data, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)) as new:
-            if False:
+            if read(snapshot.path).data != snapshot.data:
                 raise UserError(f"{snapshot.path}: changed meanwhile; nothing was written. Run it again", exit_code=75)
             new.replace(snapshot.path)
             _sync(snapshot.path.parent)

@@ -70,10 +70,10 @@ def _remote(entry: Entry, url: str, type_: object) -> State:
     origin = _ORIGIN.match(url)
     if type_ in ("ws", "websocket") or url.startswith(("ws:", "wss:")):
         return State("remote", problem="the proxy does not speak WebSocket")
-    if origin is None or "${" in origin[0] or "url" not in entry.fields:
-        return State(
-            "remote", problem="its URL begins with no http:// or https:// and a host that the proxy could know"
-        )
+    if origin is None or "url" not in entry.fields:
+        return State("remote", problem="its URL is none of http:// or https://")
+    if "${" in origin[0]:
+        return State("remote", problem="the proxy cannot know what the variable in the host of its URL stands for")
     try:
         parse_route(f"x={origin[0]}")
     except UserError as error:

@@ -264,14 +264,16 @@ def test_too_late_records_are_counted_not_folded() -> None:
     assert operator.counters["too_early"] == 1
 
 
-def test_provisional_first_at_most_every_ten_seconds() -> None:
+def test_provisional_first_at_most_every_ten_seconds_and_long_windows_every_minute() -> None:
     said, operator = Said(), RollingMetrics(PARTITION)
     for call in range(40):
         operator.on_event(record(event("tool.call.completed", call * 1_000, call, outcome="ok")), said)
         operator.on_progress(T0 + call * 1_000, said)
-    assert said.puts == 2 * 3
+    assert said.puts == 3 + 1
     assert {body["provisional"] for body in rows(said).values()} == {True}
     operator.on_progress(T0 + 60_000, said)
+    assert said.puts == 4 + 2
+    assert {body["count"] for body in rows(said).values()} == {40}
     assert {place[0]: body.get("provisional", False) for place, body in rows(said).items()} == {"1m": False, "5m": True}
 
 

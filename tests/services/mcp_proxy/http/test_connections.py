@@ -95,6 +95,16 @@ async def test_a_half_closed_client_gets_its_answers_and_the_upstream_sees_the_e
     assert [await world.closed(1), await world.closed(2)] == ["done", "done"]
 
 
+@pytest.mark.parametrize("left", [b"\r\n", b"\r\nPOST /mc"])
+async def test_what_a_half_closed_client_left_unfinished_does_not_keep_its_connection(world: World, left: bytes) -> None:
+    port = await world.upstream(Scripted(ok(), body=2))
+    await world.relay(f"a=http://127.0.0.1:{port}/mcp")
+    client = await world.connect()
+    client.send(_POST + left)
+    client.writer.write_eof()
+    assert await client.rest() == ok()
+
+
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_a_client_that_is_gone_takes_its_upstream_connection_along(world: World, how: str) -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
@@ -259,6 +269,7 @@ async def test_what_can_be_read_in_two_ways_is_refused(world: World, request_: b
 
 @pytest.mark.parametrize(
     "chunks",
+    # fmt: off
     [b"2\nhi\r\n0\r\n\r\n", b"2\r\nhi0\r\n\r\n", b"2\r\nhi\n0\r\n\r\n", b"0x2\r\nhi\r\n", b"-2\r\n", b"2 2\r\n", b"0\r\nX:\n\r\n", b"2;\rx", b"f" * 16 + b"\r\n"],
 )  # fmt: skip
 async def test_chunks_that_can_be_read_in_two_ways_are_refused_and_not_passed_on(world: World, chunks: bytes) -> None:

@@ -4,9 +4,12 @@ one partition a connection where no session is known.
 
 from __future__ import annotations
 
+import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from clickhouse_connect.driver import Client
 
@@ -17,7 +20,7 @@ from schemas.events import Metric
 from schemas.topics import MCP_RPC, TOOL_METRIC, TOPIC_OF_EVENT, record_key
 from tests.services.clickhouse_sink.conftest import Written, client, rows, tables, write
 
-from .parts import Json, event
+from .parts import Json, Proxied, event, request, until
 
 pytestmark = pytest.mark.integration
 
@@ -115,3 +118,63 @@ async def test_servers_and_elicitations_can_be_asked_for(write: Written, client:
         ("requested", "form", "", "Sure?"),
         ("completed", "", "accept", ""),
     ]
+
+
+async def test_what_a_real_observer_says_fills_the_tables(tmp_path: Path, write: Written, client: Client) -> None:
+    path = tmp_path / "calls.jsonl"
+    proxy = Proxied(tmp_path, "--sink", f"jsonl:{path}", "--timeout-ms", "400")
+    try:
+        known: Json = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "serverInfo": {"name": "Fs", "version": "2"},
+        }
+        proxy.client(request(0, "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}))
+        proxy.server({"jsonrpc": "2.0", "id": 0, "result": known})
+        for number, words in ((1, "reads a file"), (2, "reads a file"), (3, "reads any file")):
+            proxy.client(request(number, "tools/list"))
+            tool = {"name": "read", "description": words, "inputSchema": {"type": "object"}}
+            proxy.server({"jsonrpc": "2.0", "id": number, "result": {"tools": [tool]}})
+        proxy.call(4)
+        proxy.call(5, "write", result={"content": [], "isError": True})
+        proxy.client(request(6, "tools/call", {"name": "ask", "arguments": {}}))
+        proxy.server(request("q", "elicitation/create", {"message": "Sure?", "requestedSchema": {"type": "object"}}))
+        await asyncio.sleep(0.06)
+        proxy.client({"jsonrpc": "2.0", "id": "q", "result": {"action": "accept", "content": {}}})
+        proxy.server({"jsonrpc": "2.0", "id": 6, "result": {"content": []}})
+        proxy.client(request(7, "tools/call", {"name": "slow", "arguments": {}}))
+        await until(lambda: path.exists() and b'"timeout"' in path.read_bytes(), "a timeout")
+        await proxy.end()
+    finally:
+        proxy.kill()
+    sent = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    await write(sent)
+
+    def ask(sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in client.query(sql).result_rows]
+
+    found = ask(
+        "SELECT tool_name, status, failed, request_bytes > 0, duration_ms > 0, duration_human_ms >= 50,"
+        " duration_server_ms < duration_ms FROM mcp_rpc_calls WHERE method = 'tools/call' ORDER BY tool_name"
+    )
+    assert [row[:5] for row in found] == [
+        ("ask", "completed", False, True, True),
+        ("read", "completed", False, True, True),
+        ("slow", "timeout", True, True, True),
+        ("write", "completed", True, True, True),
+    ]
+    assert found[0][5:] == (True, True)
+    assert ask("SELECT tool_name, revision, revisions FROM mcp_tool_schemas ORDER BY revision") == [
+        ("read", 1, 2),
+        ("read", 2, 2),
+    ]
+    [told] = ask("SELECT health, declared_name, declared_version, protocol_version FROM mcp_servers")
+    assert told == ("down", "Fs", "2", "2025-11-25")
+    assert [row[0] for row in ask("SELECT step FROM mcp_elicitations ORDER BY at")] == ["requested", "completed"]
+    assert ask("SELECT action FROM mcp_elicitations WHERE step = 'completed'") == [("accept",)]
+    [[waits]] = ask("SELECT operation_id FROM mcp_rpc_calls WHERE tool_name = 'ask'")
+    assert ask("SELECT DISTINCT operation_id FROM mcp_elicitations") == [(waits,)]
+    assert {tool for (tool,) in ask("SELECT tool_name FROM mcp_audit_log")} == {"read", "write", "ask", "slow"}
+    [[keys]] = ask("SELECT uniqExact(JSONExtractString(payload, 'connection_id')) FROM events WHERE mcp_server != ''")
+    assert keys == 1
+    assert {record_key(event) for event in sent} == {f"|{sent[0]['connection_id']}".encode()}

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import orjson
+
 from schemas.events import EVENT, EventBase, to_json
 from services.capture.content import Capture, CaptureSettings
 from services.mcp_proxy.observer import Observer, ObserverSettings
@@ -64,10 +66,11 @@ class Drive:
         return found
 
     def _keep(self, events: Iterable[EventBase]) -> list[Json]:
-        made = [to_json(event) for event in events]
-        for event in made:
+        written = [orjson.dumps(to_json(event)) for event in events]
+        for line in written:
             # Whatever the observer makes, the topic takes.
-            EVENT.validate_json(json.dumps(event))
+            EVENT.validate_json(line)
+        made: list[Json] = [orjson.loads(line) for line in written]
         self.events += made
         return made
 

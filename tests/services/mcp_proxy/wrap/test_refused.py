@@ -106,6 +106,8 @@ def test_a_damaged_record_is_named_and_the_file_stays(tmp_path: Path, home: Path
         record.write_bytes(damage)
         assert str(record) in str(refused(path, "--undo"))
         assert path.read_bytes() == before
+        run(placed("cursor.json", tmp_path))  # another file needs it for routes only
+        assert str(record) in str(refused(tmp_path / ".cursor" / "mcp.json", "--http"))
 
 
 def test_a_large_file(tmp_path: Path) -> None:

@@ -51,6 +51,18 @@ def test_a_server_added_later_is_wrapped_by_the_next_wrap(name: str, tmp_path: P
     assert path.read_bytes() == edit((CONFIGS / name).read_bytes(), name)
 
 
+def test_a_client_that_writes_the_whole_file_anew(tmp_path: Path) -> None:
+    """Claude Code does, at every start."""
+    path = placed("claude_user.json", tmp_path)
+    before = json.loads(path.read_bytes())
+    run(path, "--http")
+    found = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**found, "numStartups": 213}, indent=4, ensure_ascii=True, sort_keys=True))
+    run(path, "--check", "--http")
+    run(path, "--undo")
+    assert json.loads(path.read_bytes()) == {**before, "numStartups": 213}
+
+
 def test_a_wrap_in_two_steps_is_undone_in_one(tmp_path: Path) -> None:
     path = placed("codex.toml", tmp_path)
     run(path)
