@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down test lint fmt bench chaos clean
+.PHONY: help install demo up down test lint fmt bench conformance chaos clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv with everything that demo, tests and development need
 
@@ -50,6 +50,11 @@ bench: install ## measure the hot paths; writes docs/benchmarks.md
 	@$(BIN)/python -c 'import quixstreams' 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@$(BIN)/python -m tests.bench.run $(ARGS)
+
+conformance: install ## the official MCP suite and real clients and servers, directly and through the proxy, compared
+	@$(BIN)/python -m tests.conformance.run $(ARGS)
+	@$(BIN)/python -m tests.conformance.stdio
+	@$(BIN)/python -m tests.conformance.fuzz
 
 chaos: install ## storms on the real stack and what held, about 45 minutes; ARGS="kills --short" for one of them
 	@$(BIN)/python -m tests.chaos.run $(ARGS)

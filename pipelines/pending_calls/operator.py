@@ -27,14 +27,14 @@ from pipelines.pending_calls.call import (
     session_name,
 )
 from pipelines.pending_calls.ttl import Ttls
-from pipelines.runtime.port import LATENESS_MS, Event, Out, Record
+from pipelines.runtime.port import DUE_MS, LATENESS_MS, Event, Out, Record
 from schemas.clock import to_rfc3339
 from schemas.identity import derived_id
 from schemas.topics import TOOL_CALL_DERIVED
 
 KEEP_MS = LATENESS_MS + 60_000
 """How long (log time) what is settled is remembered, so that a repeated or misplaced record of it changes nothing."""
-GRACE_MS = 5_000
+GRACE_MS = DUE_MS
 """Wait after a session's end before its open calls are called abandoned: their ends may be just behind."""
 SKEW_MS = 60_000
 """Error of the progress that a worker before this one may have believed; what it then said too early is taken back."""

@@ -410,23 +410,17 @@ class RollingMetrics:
         if tick <= self._tick:
             return
         self._tick = tick
-        floor = _floor(t_ms)
         due: dict[int, set[Key]] = {}
         for past in [one for one in self._touched if one < tick]:
             for minute, keys in self._touched.pop(past).items():
                 due.setdefault(minute, set()).update(keys)
                 if minute in self._minutes:
                     self._minutes[minute].tick = -1
-        # Progress may leap over hours: the ends it infers then change windows that are not kept until the next tick.
-        for touched in self._touched.values():
-            for minute, keys in touched.items():
-                if minute < floor:
-                    due.setdefault(minute, set()).update(keys)
         for place in sorted(self._windows):
             window = self._windows[place]
             size, start = place
             changed = {key for minute in range(start, start + size) for key in due.get(minute, ())}
-            for past in [one for one in window.again if one < tick or start < floor]:
+            for past in [one for one in window.again if one < tick]:
                 changed |= window.again.pop(past)
             closes = not window.closed and (start + size) * MINUTE_MS <= t_ms
             if size > 1 and not window.closed and not closes:
@@ -540,7 +534,8 @@ class RollingMetrics:
                         del self._calls[ref]
                     else:
                         self._expire(ref, over_ms)
-        floor = _floor(t_ms)
+        floor = (t_ms - LATENESS_MS) // MINUTE_MS
+        floor -= floor % LONGEST
         if floor <= self._floor:
             return
         self._floor = floor
@@ -656,12 +651,6 @@ _MAX_OPEN = MAX_OPEN_MS // MINUTE_MS
 _NO_RPC = object()
 _make_end = tuple.__new__
 _NOTHING: tuple[list[Cell], list[Key]] = ([], [])
-
-
-def _floor(t_ms: int) -> int:
-    """The first minute of which something may still come; a window is kept as long as its minutes are."""
-    minute = (t_ms - LATENESS_MS) // MINUTE_MS
-    return minute - minute % LONGEST
 
 
 def _by_names(key: Key) -> Names:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from pipelines.runtime.port import (
+    DUE_MS,
     NO_OFFSET,
     STAMPED_WITH_STATE,
     Event,
@@ -198,7 +199,7 @@ class Group:
             return
         if self.muted and self.progress_ms < self._settled_ms < t_ms:
             self.progress(self._settled_ms)
-        self.progress_ms = self._cause_ms = t_ms
+        self.progress_ms = t_ms
         self._feeding = None
         for operator, out in zip(self.operators, self._outs, strict=True):
             try:
@@ -326,7 +327,8 @@ class Group:
         handlers = out.later.get(body.get("event_name", ""))
         if handlers:
             at_ms = timestamp_ms(body["timestamp"])
-            record = Record(topic, self.partition, NO_OFFSET, at_ms, body, cause_ms=self._cause_ms)
+            cause_ms = at_ms + DUE_MS if self._feeding is None else self._cause_ms
+            record = Record(topic, self.partition, NO_OFFSET, at_ms, body, cause_ms=cause_ms)
             for handle, later_out in handlers:
                 try:
                     handle(record, later_out)

@@ -18,6 +18,9 @@ from schemas.clock import from_rfc3339
 LATENESS_MS = 15 * 60_000
 """A record whose log time is further than this behind its timestamp is too late for rules."""
 
+DUE_MS = 5_000
+"""What follows from time alone falls due at most so long after the timestamp of the derived record that says it."""
+
 NO_OFFSET = -1
 """Offset of a record that an earlier operator of the group derived: it is in no input topic."""
 
@@ -53,8 +56,8 @@ class Record:
     """One event with its place in the log. `event` is plain JSON data and must not be changed.
 
     `log_time_ms` is the broker's append time; of a derived record it is the event's own timestamp, and its offset is
-    NO_OFFSET. `cause_ms` is the log time of the record, or the progress, that a derived record follows from: not before
-    it can anybody have said what follows.
+    NO_OFFSET. `cause_ms` is the log time of the record that a derived record follows from, or DUE_MS after its timestamp if
+    it follows from time alone: the same for every host, whatever progress it was told.
     """
 
     __slots__ = ("_event_ms", "cause_ms", "event", "log_time_ms", "offset", "partition", "topic")

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 FLUSH_S = 3.0
+_EXAMINED = frozenset({"request", "response", "content", "facts"})
+"""What the Capture made of texts that it searched whole; the last check is for all the rest."""
 _TURN_S = 0.02
 """So long at most the loop works on records before sending has its turn."""
 
@@ -114,10 +116,12 @@ class Watch:
             return
         forms: list[dict[str, Any]] = []
         for event in events:
-            clean, found = self._capture.scrub(to_json(event))
+            form = to_json(event)
+            clean, found = self._capture.scrub({name: form[name] for name in form if name not in _EXAMINED})
             if found:
-                self._say(f"a secret was masked only by the last check, in {clean['event_name']}")
-            forms.append(clean)
+                self._say(f"a secret was masked only by the last check, in {form['event_name']}")
+                form |= clean
+            forms.append(form)
         self._outlet.put(forms)
         self._live.put(forms)
 

@@ -57,6 +57,40 @@ PROMISES = (
     Promise("operators", ("growth", "keys"), "ten times the keys cost", "≤", 12, "×"),
     Promise("operators", ("growth", "events"), "ten times the events cost", "≤", 12, "×"),
     Promise("operators", ("open_calls", "1000000", "rss_mib"), "1,000,000 open calls, resident", "<", 1024, "MiB"),
+    *(
+        promise
+        for transport in ("stdio", "http")
+        for promise in (
+            Promise(
+                "proxy",
+                (transport, "agenttrace", "1x1KiB", "p95_added"),
+                f"MCP proxy over {transport}, one call of 1 KiB, P95 added",
+                "<",
+                1,
+                "ms",
+            ),
+            Promise(
+                "proxy",
+                (transport, "agenttrace", "32x1KiB", "throughput_ratio"),
+                f"MCP proxy over {transport}, 32 calls at a time, of direct",
+                "≥",
+                0.5,
+                "×",
+            ),
+            *(
+                Promise(
+                    "proxy",
+                    (transport, "public_added_over_ours", name),
+                    f"{name} over {transport}, P50 added, as a multiple of ours",
+                    ">",
+                    1,
+                    "×",
+                )
+                for name in ("mcp_proxy", "fastmcp")
+            ),
+        )
+    ),
+    Promise("proxy_collector", ("dead_over_alive",), "MCP calls, collector and Kafka dead over alive", "≤", 1.2, "×"),
 )
 
 

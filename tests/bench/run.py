@@ -27,6 +27,8 @@ BENCHES = {
     "streams": "the same work hosted by our worker, a plain loop, plain Faust and Quix Streams",
     "sink": "rows a second into ClickHouse, beside the client alone",
     "latency": "from hook to row and from hook to finding, the whole stack on this machine",
+    "proxy": "what the MCP proxy adds to a call, against a direct connection and two public proxies",
+    "proxy_collector": "5,000 MCP calls with the collector and Kafka alive, and with both dead",
 }
 OUT = Path(".agenttrace/bench/results.json")
 PAGE = Path("docs/benchmarks.md")

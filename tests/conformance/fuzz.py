@@ -94,10 +94,10 @@ async def batch(streams: int, seed: int, folder: Path) -> Found:
             await process.wait()
     if received.read_bytes() != b"".join(sent):
         found.wrong.append(f"seed {seed}: the server did not receive what was sent")
+    found.events = counted(sink)
     log = folder / "home" / "logs" / "mcp-proxy.log"
     if log.exists() and b"Traceback" in log.read_bytes():
         found.wrong.append(f"seed {seed}: the observer failed: {log.read_text().strip().splitlines()[-1]}")
-    found.events = counted(sink)
     return found
 
 

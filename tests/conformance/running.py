@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from services.embedded.host import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,8 +78,13 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> None:
     raise RuntimeError(f"the server at {url} did not start within {_START_WITHIN_S} s")
 
 
-def counted(sink: Path) -> int:
-    """How many events a sink holds now."""
+def counted(sink: Path, within_s: float = 15) -> int:
+    """How many events a sink holds once the observer that writes it, which outlives its proxy a little, has ended."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and any(
+        f"jsonl:{sink}" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ):
+        time.sleep(0.1)
     with contextlib.suppress(FileNotFoundError), open(sink, "rb") as file:
         return sum(1 for _ in file)
     return 0

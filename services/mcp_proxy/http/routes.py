@@ -53,8 +53,8 @@ def parse_route(text: str) -> Route:
     """`NAME=URL`. Raises UserError, which names the route."""
     name, equals, url = text.partition("=")
     if not equals or not _NAME.fullmatch(name):
-        shown = name[:64] if equals else "a route"
-        raise UserError(f"--route {shown}: write NAME=URL, the name of letters, digits, '.', '_', '-'", exit_code=64)
+        shown = f" {name}" if _NAME.fullmatch(name) else ""
+        raise UserError(f"--route{shown}: write NAME=URL, the name of letters, digits, '.', '_', '-'", exit_code=64)
     try:
         parts = urlsplit(url)
         port = parts.port

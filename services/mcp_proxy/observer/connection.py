@@ -14,7 +14,7 @@ from services.mcp_proxy.observer.health import Health, Trouble
 from services.mcp_proxy.observer.making import NOWHERE, Maker, Origin, Party
 from services.mcp_proxy.observer.messages import Id, Message
 from services.mcp_proxy.observer.noise import Invalid
-from services.mcp_proxy.observer.operations import TASK_METHODS, Asked, Operation, Pending, Tasks, shape_of
+from services.mcp_proxy.observer.operations import TASK_METHODS, Asked, Operation, Pending, Tasks
 from services.mcp_proxy.observer.requests import Requests
 from services.mcp_proxy.tap import Side
 
@@ -114,9 +114,7 @@ class Connection:
             "started",
             id=message.id,
             method=method,
-            operation_id=operation.id,
-            origin=operation.origin,
-            http=None,
+            operation=operation,
             protocol_version=version or self.party.protocol_version,
             **fields,
         )
@@ -133,7 +131,7 @@ class Connection:
                 return task, None
             if method in _ON_TASK:
                 parent = self.tasks.get(params.get("taskId"))
-            elif (again := self.asked.take(params, shape_of(method, params))) is not None:
+            elif (again := self.asked.take(method, params)) is not None:
                 again.goes_on("input", at_ns)
                 return again, None
         else:
@@ -216,8 +214,8 @@ class Connection:
             side,
             "completed",
             method=message.method,
-            operation_id=operation.id if operation else None,
-            origin=operation.origin if operation else carrier.origin,
+            operation=operation,
+            origin=carrier.origin,
             request=maker.side(message, params, "input" if side is Side.CLIENT else "output"),
         )
         if message.method == "notifications/cancelled" and pending is not None:
@@ -256,7 +254,7 @@ class Connection:
             late = [one for one in self.requests.all(side) if one.at_ns <= limit and not one.lasting]
             for pending in late:
                 self.give_up([pending], now_ns, "timeout", "gap" if pending.gap else "timeout")
-                if pending.side is Side.CLIENT and not pending.gap:
+                if side is Side.CLIENT and not pending.gap and not pending.operation.waiting:
                     self.bad("timeout", now_ns)
 
     def close(self, at_ns: int, status: str, reason: str) -> None:

@@ -105,6 +105,12 @@ class Gather:
         self._clear()
         return frame
 
+    def miss(self, size: int) -> None:
+        """So many bytes are missing; 0 where some may be, which nothing tells between two frames."""
+        if size or self.size:
+            self.cut = "gap"
+            self.size += size
+
     def drop(self) -> int:
         """Forget the frame; how long it was."""
         size = self.size
@@ -142,18 +148,19 @@ class Lines:
         start = 0
         gather = self._gather
         while (end := data.find(b"\n", start)) >= 0:
-            if end > start:
+            if not gather.size and gather.cut is None and end - start <= MAX_WHOLE:
+                if end > start:
+                    yield Frame(end - start, data[start:end])
+            else:
                 gather.add(data[start:end])
-            start = end + 1
-            if gather.size or gather.cut:
                 yield gather.take()
+            start = end + 1
         if start < len(data):
             gather.add(data[start:])
 
     def gap(self, size: int) -> None:
         """So many bytes are missing here: the frame in which they were cannot be read."""
-        self._gather.cut = "gap"
-        self._gather.size += size
+        self._gather.miss(size)
 
     def end(self) -> Iterator[Frame]:
         """The stream is over: what is left was no whole frame."""

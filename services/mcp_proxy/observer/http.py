@@ -10,6 +10,8 @@ from services.mcp_proxy.observer.connection import Carrier
 from services.mcp_proxy.observer.decoding import Decoder, Unreadable
 from services.mcp_proxy.observer.frames import Frame, Gather
 from services.mcp_proxy.observer.messages import Message, messages
+from services.mcp_proxy.observer.operations import digest
+from services.mcp_proxy.observer.records import about, number
 from services.mcp_proxy.observer.sse import Event, Events
 from services.mcp_proxy.tap import Kind, Record, Side
 
@@ -25,27 +27,28 @@ MAX_HELD_NS = 5_000_000_000
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, hub: Hub, server: str, channel: int, about: dict[str, Any], at_ns: int) -> None:
-        http = about.get("http")
+    def __init__(self, hub: Hub, server: str, channel: int, opened: dict[str, Any], at_ns: int) -> None:
+        http = opened.get("http")
         http = http if isinstance(http, dict) else {}
         headers = http.get("headers")
-        self._headers: dict[str, str] = (
+        given: dict[str, str] = (
             {str(name): value for name, value in headers.items() if isinstance(value, str)}
             if isinstance(headers, dict)
             else {}
         )
         self._hub, self._server, self._channel = hub, server, channel
         self._method = str(http.get("method") or "").upper()
-        content = self._headers.get("content-type", "application/json").lower()
-        accept = self._headers.get("accept", "text/event-stream").lower()
+        content = given.get("content-type", "application/json").lower()
+        accept = given.get("accept", "text/event-stream").lower()
         self.relevant = (
             (self._method == "POST" and "json" in content)
             or (self._method == "GET" and "text/event-stream" in accept)
             or self._method == "DELETE"
         )
-        self._session = self._headers.get("mcp-session-id") or None
-        stream = about.get("stream")
-        self._legacy = stream if isinstance(stream, int) and about.get("transport") == "sse" else None
+        self._session = given.get("mcp-session-id") or None
+        self._last_id = given.get("last-event-id")
+        stream = opened.get("stream")
+        self._legacy = stream if isinstance(stream, int) and opened.get("transport") == "sse" else None
         if self._legacy is not None:
             self.connection = hub.legacy(server, self._legacy, at_ns)
         elif self._session is not None:
@@ -55,17 +58,18 @@ class Exchange:
         maker = hub.maker
         self._carrier = Carrier(
             "" if self._legacy is not None or self._session is not None else f"{channel}:",
-            origin=maker.origin(self._headers),
-            protocol_version=maker.ident(self._headers.get("mcp-protocol-version")),
+            origin=maker.origin(given),
+            protocol_version=maker.ident(given.get("mcp-protocol-version")),
         )
         self._asked = Gather(hub.room)
-        self._asked_decoder = Decoder(self._headers.get("content-encoding", ""))
+        self._asked_decoder = Decoder(given.get("content-encoding", ""))
         self._asked_over = False
         self._held: list[tuple[Message, int]] = []
         self._got = Gather(hub.room)
         self._got_decoder = Decoder("")
         self._events: Events | None = None
         self._ids: deque[str] = deque(maxlen=MAX_IDS)
+        self._seen: frozenset[str] = frozenset()
         self._status: int | None = None
         self._unread: str | None = None
         self._gap = False
@@ -82,34 +86,34 @@ class Exchange:
             else:
                 self._answer_bytes(record.data, at_ns)
         elif kind is Kind.HEAD:
-            self._head(record.json(), at_ns)
+            self._head(about(record), at_ns)
         elif kind is Kind.END:
             if side is Side.CLIENT:
                 self._request_over(at_ns)
             else:
                 self._answer_over(at_ns)
         elif kind is Kind.GAP:
-            self.gap(side, at_ns)
+            self.gap(side, at_ns, number(about(record).get("bytes")))
         elif kind is Kind.CLOSE:
-            self._close(str(record.json().get("reason")), at_ns)
+            self._close(str(about(record).get("reason")), at_ns)
 
     def tick(self, now_ns: int) -> None:
         """An answer's head that does not come."""
         if self._held and now_ns - self._held[0][1] > MAX_HELD_NS:
             self._release()
 
-    def gap(self, side: Side, at_ns: int) -> None:
-        """Bytes of this side were not copied."""
+    def gap(self, side: Side, at_ns: int, size: int = 0) -> None:
+        """So many bytes of this side were not copied; 0 where only some may be missing."""
         self.connection.seen_ns = at_ns
         if side is Side.CLIENT:
-            self._asked.cut = "gap"
+            self._asked.miss(size)
             return
         self._gap = True
         self.connection.gap(side, self._carrier.open.values() or None)
         if self._events is not None:
             self._events.gap()
         else:
-            self._got.cut = "gap"
+            self._got.miss(size)
         if self._got_decoder.coding not in ("", "identity"):
             self._unread = "gap"
 
@@ -168,9 +172,8 @@ class Exchange:
         self._got_decoder = Decoder(str(headers.get("content-encoding") or ""))
         if str(headers.get("content-type") or "").lower().startswith("text/event-stream"):
             self._events = Events(self._hub.room)
-            last = self._headers.get("last-event-id")
-            if self._method == "GET" and last and status == 200:
-                self._resume(last)
+            if self._method == "GET" and self._last_id and status == 200:
+                self._resume(digest(self._last_id))
 
     def _resume(self, last: str) -> None:
         """This stream goes on with one that broke off."""
@@ -178,6 +181,7 @@ class Exchange:
         if before is not None:
             self._carrier.open, self._carrier.scope = before.carrier.open, before.carrier.scope
             self._ids.extend(before.ids)
+            self._seen = frozenset(before.ids)
 
     def _answer_bytes(self, data: bytes, at_ns: int) -> None:
         if self._unread is not None:
@@ -196,8 +200,12 @@ class Exchange:
             self._got.add(data)
 
     def _event(self, event: Event, at_ns: int) -> None:
-        if event.id and (not self._ids or self._ids[-1] != event.id):
-            self._ids.append(event.id)
+        if event.id:
+            name = digest(event.id)
+            if name in self._seen:
+                # Sent again because the client may have missed it; here it was seen.
+                return
+            self._ids.append(name)
         if event.type == "endpoint" and self._method == "GET" and self._session is None:
             self._legacy = self._channel
             self.connection, self._carrier.scope = self._hub.legacy(self._server, self._channel, at_ns), ""
@@ -243,14 +251,16 @@ class Exchange:
         """The exchange is over, whole or not."""
         self._request_over(at_ns, cut=True)
         self._release()
-        if self._over:
-            return
-        self._over = True
+        self._asked.drop()
         if self._events is not None:
             self._events.end()
+        if self._over:
+            self._got.drop()
+            return
+        self._over = True
         frame = self._got.take()
         connection, carrier = self.connection, self._carrier
-        word = f"closed_by_{reason[:32]}"
+        word = f"closed_by_{self._hub.maker.ident(reason[:32]) or 'unknown'}"
         if reason == "connect":
             self._rest(at_ns, "error", "connect", frame)
             connection.changed(connection.health.refused("connect"), at_ns)

@@ -115,5 +115,5 @@ class Hub:
     ) -> Connection:
         maker = self.maker
         named = derived_id("mcp.connection", server, *about)
-        party = Party(named, maker.ident(server) or "unknown", transport, maker.settings.agent_runtime)
+        party = Party(named, server, transport, maker.settings.agent_runtime)
         return Connection(maker, party, health, at_ns)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from schemas.canonical import canonical
 from schemas.clock import to_rfc3339
@@ -14,12 +14,15 @@ from schemas.config import McpProxy
 from schemas.content import Content
 from schemas.events import Dropped, EventBase, McpRpc, ProtocolError, RpcSide, Runtime, Transport
 from schemas.facts import MAX_ITEMS, Facts
-from schemas.identity import MAX_EVENTS_PER_DELIVERY, event_id, new_delivery_id, span_id
+from schemas.identity import MAX_EVENTS_PER_DELIVERY, new_delivery_id
 from services.capture.content import Capture
 from services.capture.redaction import Finding, truncate
 from services.mcp_proxy.observer.frames import Frame
-from services.mcp_proxy.observer.messages import Id, Message
+from services.mcp_proxy.observer.messages import MAX_TEXT, Id, Message
 from services.mcp_proxy.tap import Side
+
+if TYPE_CHECKING:
+    from services.mcp_proxy.observer.operations import Operation
 
 SOURCE = "mcp_proxy/1"
 E = TypeVar("E", bound=EventBase)
@@ -27,12 +30,11 @@ Direction = Literal["input", "output"]
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
+_ORIGINS = frozenset({"traceparent", "x-agenttrace-trace-id", "x-agenttrace-run-id", "x-agenttrace-session-id"})
 # Ids that carry no secret whatever they are: small numbers, short words, UUIDs.
 _PLAIN_ID = re.compile(r"-?[0-9]{1,12}|[A-Za-z0-9_.\-]{1,11}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_WORDS: Mapping[Side, Literal["client_to_server", "server_to_client"]] = {
-    Side.CLIENT: "client_to_server",
-    Side.SERVER: "server_to_client",
-}
+_WORDS = ("client_to_server", "server_to_client")
+"""By Side."""
 _MESSAGE_BYTES = 512
 _RUNTIMES: tuple[tuple[str, Runtime], ...] = (
     ("claude-code", "claude_code"),
@@ -93,7 +95,8 @@ class Maker:
         self.metadata_only = False
         self.out: list[EventBase] = []
         self._delivery, self._ms, self._n = "", -1, 0
-        self._common: dict[str, Any] = {
+        self._common: dict[str, Any] = {"source_adapter": SOURCE}
+        self._common |= {
             name: value
             for name, value in (("tenant_id", settings.tenant_id), ("workspace_id", settings.workspace_id))
             if value
@@ -119,23 +122,19 @@ class Maker:
         # Ids sort as the events were made, also within a millisecond.
         if ms > self._ms or self._n >= MAX_EVENTS_PER_DELIVERY:
             self._ms = max(ms, self._ms)
-            self._delivery, self._n = new_delivery_id(self._ms), 0
+            self._delivery, self._n = new_delivery_id(self._ms)[:-4], 0
+        fields |= self._common
+        fields["event_name"] = name
+        fields["event_id"] = f"{self._delivery}{self._n:04x}"
+        fields["timestamp"] = to_rfc3339(ms)
         session = origin.session_id or self._session
         if session:
             fields["session_id"] = fields["root_session_id"] = session
         if origin is not NOWHERE:
             fields["trace_id"], fields["run_id"] = origin.trace_id, origin.run_id
             fields["parent_span_id"] = origin.parent_span_id
-        made = model(
-            event_id=event_id(self._delivery, self._n),
-            timestamp=to_rfc3339(ms),
-            source_adapter=SOURCE,
-            event_name=name,  # type: ignore[call-arg]
-            **self._common,
-            **fields,
-        )
         self._n += 1
-        self.out.append(made)
+        self.out.append(model(**fields))
 
     def rpc(
         self,
@@ -147,37 +146,29 @@ class Maker:
         *,
         id: Id | None = None,
         method: str | None = None,
-        operation_id: str | None = None,
+        operation: Operation | None = None,
         origin: Origin = NOWHERE,
         **fields: Any,
     ) -> None:
         """One mcp.rpc event, unless frames of its method are not to be told. `side`: who sent the frame; `method` as it
-        came.
+        came; `origin` counts where there is no operation.
         """
         if method is not None:
-            method = self.method(method)
+            method = self.method(method[:MAX_TEXT])
             if method is None:
                 return
+            fields["method"] = method
         if id is not None:
             fields["jsonrpc_id"], fields["jsonrpc_id_type"] = self.id(id.text), id.type
-        if operation_id is not None:
-            fields["operation_id"], fields["span_id"] = operation_id, span_id(operation_id)
+        if operation is not None:
+            fields["operation_id"], fields["span_id"] = operation.id, operation.span
+            origin = operation.origin
         if party.protocol_version is not None:
             fields.setdefault("protocol_version", party.protocol_version)
-        self.event(
-            McpRpc,
-            name,
-            at_ns,
-            origin,
-            connection_id=party.connection_id,
-            mcp_server=party.server,
-            transport=party.transport,
-            agent_runtime=party.runtime,
-            direction=_WORDS[side],
-            method=method,
-            status=status,
-            **fields,
-        )
+        fields["connection_id"], fields["mcp_server"] = party.connection_id, party.server
+        fields["transport"], fields["agent_runtime"] = party.transport, party.runtime
+        fields["direction"], fields["status"] = _WORDS[side], status
+        self.event(McpRpc, name, at_ns, origin, **fields)
 
     def dropped(self, at_ns: int, reason: str, count: int, size: int = 0) -> None:
         """The receipt for what could not be looked at."""
@@ -251,11 +242,11 @@ class Maker:
 
     def ident(self, value: Any) -> str | None:
         """A name from outside, redacted and bounded; None for what is no text."""
-        return self.capture.ident(value[:4096]) or None if isinstance(value, str) and value else None
+        return self.capture.ident(value[:MAX_TEXT]) or None if isinstance(value, str) and value else None
 
     def id(self, text: str) -> str:
         """A JSON-RPC id's text."""
-        return text if _PLAIN_ID.fullmatch(text) else self.capture.ident(text[:4096])
+        return text if _PLAIN_ID.fullmatch(text) else self.capture.ident(text)
 
     def _method(self, name: str) -> str | None:
         """The name of a method as it is told; None if its frames are not."""
@@ -263,20 +254,22 @@ class Maker:
             family = name if name in ("tools/list", "tools/call") else name.partition("/")[0]
             if family in self._muted:
                 return None
-        return self.capture.ident(name[:4096]) or "unknown"
+        return self.capture.ident(name) or "unknown"
 
-    def origin(self, fields: Mapping[str, Any], above: Origin = NOWHERE, prefix: str = "x-agenttrace-") -> Origin:
+    def origin(self, fields: Mapping[str, Any], above: Origin = NOWHERE) -> Origin:
         """From headers or `_meta`; what they do not say is as `above`. `traceparent`: W3C Trace Context."""
+        if _ORIGINS.isdisjoint(fields):
+            return above
         traced = fields.get("traceparent")
         found = _TRACEPARENT.fullmatch(traced) if isinstance(traced, str) else None
         trace, parent = above.trace_id, above.parent_span_id
-        told = fields.get(f"{prefix}trace-id")
+        told = fields.get("x-agenttrace-trace-id")
         if isinstance(told, str) and _TRACE_ID.fullmatch(told) and told.strip("0"):
             trace, parent = told, None
         if found and found[1].strip("0") and found[2].strip("0"):
             trace, parent = found[1], found[2]
-        run = self.ident(fields.get(f"{prefix}run-id")) or above.run_id
-        session = self.ident(fields.get(f"{prefix}session-id")) or above.session_id
+        run = self.ident(fields.get("x-agenttrace-run-id")) or above.run_id
+        session = self.ident(fields.get("x-agenttrace-session-id")) or above.session_id
         if (trace, parent, run, session) == (above.trace_id, above.parent_span_id, above.run_id, above.session_id):
             return above
         return Origin(trace, parent, run, session)

@@ -14,6 +14,8 @@ from services.mcp_proxy.observer.frames import Frame
 from services.mcp_proxy.observer.peek import last_members, members
 
 MAX_BATCH = 1000
+MAX_TEXT = 4096
+"""Characters kept of an id, a method or a name while its request is open."""
 _MAX_KEY = 128
 _BOM = b"\xef\xbb\xbf"
 _SAFE = 2**53
@@ -100,7 +102,7 @@ def _message(value: Any, size: int, frame: Frame, body: bytes) -> Message:
             size,
             frame,
             found,
-            method,
+            method[:MAX_TEXT],
             params if isinstance(params, dict) else {} if params is None else {"params": params},
         )
     if method is not None or found is None:
@@ -128,7 +130,7 @@ def _large(frame: Frame) -> Message:
     method = found.get("method")
     if isinstance(method, str):
         where.kind = "request" if where.id else "notification"
-        where.method = method
+        where.method = method[:MAX_TEXT]
         if open_name == "params":
             where.params = members(rest)[0]
     elif where.id is None:
@@ -147,7 +149,7 @@ def _large(frame: Frame) -> Message:
 def _id(value: Any, body: bytes | None) -> Id | None:
     """None for what JSON-RPC allows as no id."""
     if isinstance(value, str):
-        return Id(value, "string", _key("s", value))
+        return Id(value[:MAX_TEXT], "string", _key("s", value))
     if value is None:
         return Id("null", "null", "null")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -178,7 +180,7 @@ def _written(value: int | float, body: bytes | None) -> str:
 
 
 def _key(kind: str, text: str) -> str:
-    if len(text) <= _MAX_KEY:
+    if len(text) <= _MAX_KEY and text.isascii():
         return kind + text
     return f"{kind}#{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 

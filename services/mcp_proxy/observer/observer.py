@@ -10,6 +10,7 @@ from services.mcp_proxy.observer.frames import Room
 from services.mcp_proxy.observer.http import Exchange
 from services.mcp_proxy.observer.hub import Hub
 from services.mcp_proxy.observer.making import Maker, ObserverSettings
+from services.mcp_proxy.observer.records import about, number
 from services.mcp_proxy.observer.stdio import StdioChannel
 from services.mcp_proxy.tap import Kind, Record, Side
 
@@ -41,6 +42,11 @@ class Observer:
     def metadata_only(self, only: bool) -> None:
         self._maker.metadata_only = only
         self._room.scan = not only
+
+    @property
+    def held(self) -> int:
+        """Bytes of unfinished frames."""
+        return self._room.held
 
     def record(self, record: Record) -> list[EventBase]:
         """The events that follow from one record."""
@@ -76,8 +82,7 @@ class Observer:
         if record.kind is Kind.OPEN:
             self._open(record)
         elif record.kind is Kind.LOST:
-            count = record.json().get("records")
-            self._lost(count if isinstance(count, int) and count > 0 else 1)
+            self._lost(number(about(record).get("records")) or 1)
         else:
             channel = self._channels.get(record.channel)
             if channel is None:
@@ -88,18 +93,18 @@ class Observer:
             channel.take(record)
 
     def _open(self, record: Record) -> None:
-        about = record.json()
+        opened = about(record)
         known = self._channels.pop(record.channel, None)
         if known is not None:
             known.take(Record(Kind.CLOSE, record.channel, Side.CLIENT, record.at_ns, b'{"reason":"reopened"}'))
-        server = str(about.get("server") or "unknown")[:256]
+        server = self._maker.ident(opened.get("server")) or "unknown"
         made: StdioChannel | Exchange
-        if about.get("transport") == "stdio":
-            resumed = about.get("resumed") is True
+        if opened.get("transport") == "stdio":
+            resumed = opened.get("resumed") is True
             connection = self._hub.process(server, record.channel, record.at_ns, resumed=resumed)
             made = StdioChannel(connection, self._room)
         else:
-            made = Exchange(self._hub, server, record.channel, about, record.at_ns)
+            made = Exchange(self._hub, server, record.channel, opened, record.at_ns)
         self._channels[record.channel] = made
         if len(self._channels) > MAX_CHANNELS:
             number, oldest = self._channels.popitem(last=False)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+from schemas.identity import span_id
 from services.mcp_proxy.observer.making import NOWHERE, Origin
 from services.mcp_proxy.observer.messages import Id
 from services.mcp_proxy.tap import Side
@@ -40,11 +41,13 @@ class Operation:
         "origin",
         "progress",
         "side",
+        "span",
         "tool",
     )
 
     def __init__(self, id: str, method: str, side: Side, at_ns: int, origin: Origin = NOWHERE) -> None:
         self.id = id
+        self.span = span_id(id)
         self.method = method
         self.side = side
         self.at_ns = at_ns
@@ -71,6 +74,11 @@ class Operation:
             self._waits.discard(what)
             if not self._waits:
                 self._human_ns += max(0, at_ns - self._waits_since)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody is asked now."""
+        return bool(self._waits)
 
     def durations(self, at_ns: int) -> dict[str, float]:
         """Milliseconds from its first request until now: all, the server's, the people's."""
@@ -151,13 +159,14 @@ class Asked:
         while len(self._waiting) > MAX_WAITING:
             self._waiting.popitem(last=False)
 
-    def take(self, params: Mapping[str, Any], shape: str) -> Operation | None:
+    def take(self, method: str, params: Mapping[str, Any]) -> Operation | None:
         """The operation that a request goes on with: by its requestState, exactly; without one, by its shape. Of several
         that could be meant it is none.
         """
         state = params.get("requestState")
         if not self._waiting or (state is None and "inputResponses" not in params):
             return None
+        shape = shape_of(method, params)
         wanted = digest(state) if isinstance(state, str) else None
         found = [entry for entry in self._waiting.values() if entry[1] == wanted]
         if wanted is None or len(found) > 1:

@@ -33,21 +33,17 @@ def asked(connection: Connection, pending: Pending, message: Message, meta: Mapp
         shown = arguments
         operation.tool = maker.ident(name) or "unknown"
         fields["facts"] = maker.facts(message, name if isinstance(name, str) else "unknown", arguments)
-        if message.whole and (operation.arguments_hash is None or params.get("arguments") is not None):
-            operation.arguments_hash = maker.capture.hash(arguments)
     elif pending.method == "tools/list":
         pending.params = {"cursor": params.get("cursor") is not None}
     elif pending.method == "elicitation/create":
         named = params.get("elicitationId")
-        pending.params = {"mode": params.get("mode"), "url": digest(named) if isinstance(named, str) else None}
-    elif pending.method == "tasks/cancel":
-        task = params.get("taskId")
-        pending.params = {"taskId": task if isinstance(task, str) and len(task) <= 1024 else None}
+        mode = maker.ident(params.get("mode", "form"))
+        pending.params = {"mode": mode, "url": digest(named) if isinstance(named, str) else None}
     direction: Direction = "input" if pending.side is Side.CLIENT else "output"
     hidden = "inputResponses" in params and pending.method != "tools/call"
     fields["request"] = side = maker.side(message, shown, direction, shown=not hidden)
-    if pending.method == "tools/call" and message.whole and side.hash is not None:
-        operation.arguments_hash = side.hash
+    if pending.method == "tools/call" and message.whole:
+        operation.arguments_hash = side.hash or maker.capture.hash(shown)
     fields["tool_name"], fields["arguments_hash"] = operation.tool, operation.arguments_hash
     return fields
 
@@ -107,8 +103,7 @@ def answered(
         status,
         id=pending.id,
         method=operation.method if over else pending.method,
-        operation_id=operation.id,
-        origin=operation.origin,
+        operation=operation,
         http=carrier.http,
         tool_name=operation.tool,
         arguments_hash=operation.arguments_hash,
@@ -219,8 +214,7 @@ def unanswered(connection: Connection, pending: Pending, at_ns: int, status: str
         status,
         id=pending.id,
         method=pending.method,
-        operation_id=operation.id,
-        origin=operation.origin,
+        operation=operation,
         tool_name=operation.tool,
         arguments_hash=operation.arguments_hash,
         parent_operation_id=pending.parent.id if pending.parent else None,
@@ -240,8 +234,7 @@ def _ended_aside(connection: Connection, operation: Operation, at_ns: int, statu
         Side.SERVER,
         status,
         method=operation.method,
-        operation_id=operation.id,
-        origin=operation.origin,
+        operation=operation,
         tool_name=operation.tool,
         arguments_hash=operation.arguments_hash,
         reason=reason,

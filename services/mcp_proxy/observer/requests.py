@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from services.mcp_proxy.observer.messages import Id
@@ -22,7 +22,8 @@ class Requests:
     """By who asked and by id. `scope` sets the ids of one HTTP exchange apart where a connection has no session."""
 
     def __init__(self) -> None:
-        self.open: Mapping[Side, dict[str, Pending]] = {Side.CLIENT: {}, Side.SERVER: {}}
+        self.open: tuple[dict[str, Pending], dict[str, Pending]] = ({}, {})
+        """By Side."""
         self._gone: OrderedDict[tuple[Side, str], Pending] = OrderedDict()
         self._like: dict[tuple[Side, str], str] = {}
         self._tokens: dict[tuple[Side, str], Pending] = {}
@@ -91,7 +92,7 @@ class Requests:
         if first is pending:
             del opened[pending.key]
             if pending.after is not None:
-                pass
+                opened[pending.key] = pending.after
         else:
             while first is not None and first.after is not pending:
                 first = first.after
@@ -134,4 +135,7 @@ def _chain(pending: Pending | None) -> Iterator[Pending]:
 
 def _token(token: Any) -> str | None:
     """Tokens 1 and "1" are two."""
-    return f"{type(token).__name__}:{digest(str(token))}" if isinstance(token, (str, int, float)) else None
+    if not isinstance(token, (str, int, float)):
+        return None
+    text = str(token)
+    return f"{type(token).__name__}:{text if len(text) <= 64 else digest(text)}"

@@ -17,7 +17,7 @@ _MAX_FIELD = 4096
 
 @dataclass(slots=True)
 class Event:
-    """One event: its type (`message` where none is given), its data, and the last id that the stream gave so far."""
+    """One event: its type (`message` where none is given), its data, and its own id if it has one."""
 
     type: str
     data: Frame
@@ -36,7 +36,7 @@ class Events:
         self._at_start = True
         self._type = ""
         self._gap = False
-        self.last_id: str | None = None
+        self._id: str | None = None
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events that end within these bytes."""
@@ -98,7 +98,7 @@ class Events:
             if name == b"event":
                 self._type = value.decode("utf-8", "replace")
             elif name == b"id" and b"\0" not in value:
-                self.last_id = value.decode("utf-8", "replace")
+                self._id = value.decode("utf-8", "replace")
         return None
 
     def _plain(self, line: bytes) -> bytes:
@@ -112,9 +112,10 @@ class Events:
 
     def _dispatch(self) -> Event | None:
         kind, self._type = self._type or "message", ""
+        id, self._id = self._id, None
         has, self._has_data = self._has_data, False
         # After a gap the blank line may end another event than the one that is here in part.
         if not has and not self._gap:
             return None
         self._gap = False
-        return Event(kind, self._gather.take(), self.last_id)
+        return Event(kind, self._gather.take(), id)

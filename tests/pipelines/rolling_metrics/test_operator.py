@@ -6,18 +6,22 @@ from collections import Counter
 from math import ceil
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.pending_calls.operator import PendingCalls
 from pipelines.rolling_metrics.calls import MAX_OPEN_MS, MINUTE_MS
 from pipelines.rolling_metrics.operator import RollingMetrics
 from pipelines.rolling_metrics.sketch import RELATIVE_ERROR
+from pipelines.runtime.group import Group
 from pipelines.runtime.port import LATENESS_MS, CanonicalSet, Record
 from schemas.clock import from_rfc3339, to_rfc3339
 from schemas.events import EVENT, Metric
 from schemas.identity import derived_id
 from schemas.topics import TOOL_METRIC, TOPIC_OF_EVENT
+from tests.pipelines.helpers import Raw
 
 pytestmark = pytest.mark.unit
 
@@ -110,21 +114,29 @@ def test_a_timeout_that_a_later_end_outdoes_is_taken_back_when_that_end_is_due_w
         assert standing == {"2026-03-01T12:00:00.000Z": 0, "2026-03-01T12:01:00.000Z": 1}
 
 
-def test_an_end_that_a_leap_of_progress_brought_counts_in_its_window_long_over() -> None:
-    """A worker that catches up learns of hours at once: what was never said of a call is said after the leap."""
-    said, operator = Said(), RollingMetrics(PARTITION)
-    operator.on_event(record(event("tool.call.started", 1_000, 1)), said)
-    operator.on_progress(T0 + MINUTE_MS, said)
-    leap_ms = T0 + 3 * 60 * MINUTE_MS
-    body = event("tool.call.abandoned", 2_000, 1, outcome="unknown")
-    operator.on_event(
-        Record(TOPIC_OF_EVENT[body["event_name"]], PARTITION, -1, T0 + 2_000, body, cause_ms=leap_ms), said
-    )
-    for later_ms in (0, 10_000, 20_000):
-        operator.on_progress(leap_ms + later_ms, said)
-    standing = [(body["window"], body["count"], body["in_flight"]) for body in rows(said).values()]
-    assert sorted(standing) == [("1m", 1, 0), ("5m", 1, 0)]
-    assert operator._windows == operator._minutes == {}
+@pytest.mark.parametrize("leap_ms", [240_000, 3 * 3_600_000])
+def test_an_end_inferred_in_a_leap_of_progress_counts_where_a_host_that_took_small_steps_has_it(leap_ms: int) -> None:
+    """A worker that catches up learns of minutes or hours at once. What it then infers was due long before, so it says the
+    window in the same breath, and one that takes over may rely on it.
+    """
+    base = {"session_id": "s1", "root_session_id": "s1"}
+    started = orjson.dumps(event("tool.call.started", 0, 1, **base))
+    ended = orjson.dumps(event("session.ended", 1_000, 1, **base))
+    said = []
+    for steps in ([leap_ms], range(10_000, leap_ms + 1, 10_000)):
+        group = Group(PARTITION, [lambda _: PendingCalls(), lambda number: RollingMetrics(number)])
+        group.feed(TOPIC_OF_EVENT["tool.call.started"], [Raw(0, T0, b"k", started)])
+        group.feed(TOPIC_OF_EVENT["session.ended"], [Raw(0, T0 + 1_000, b"k", ended)])
+        canonical = CanonicalSet()
+        for t_ms in (2_000, *steps):
+            group.progress(T0 + t_ms)
+        for output in group.take()[0]:
+            canonical.add(output.topic, output.record_id, output.body)
+        said.append(canonical)
+    leapt, stepped = said
+    counted = {body["window"]: (body["count"], body["in_flight"]) for body in leapt.bodies(TOOL_METRIC).values()}
+    assert counted["1m"] == (1, 0)
+    assert [body["count"] for body in stepped.bodies(TOOL_METRIC).values()] == [1] * len(counted)
 
 
 # one by one

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 _BLOCK = bytes(range(256)) * 256
 _EVENT = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":"' + b"x" * 900 + b'"}\n\n'
 _CHUNK = b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT)
@@ -58,8 +60,8 @@ class Forwarder:
 
 @contextlib.contextmanager
 def forwarder(*arguments: str, home: Path | None = None) -> Iterator[Forwarder]:
-    """A forwarder with these arguments, ended by SIGTERM."""
-    with tempfile.TemporaryDirectory(prefix="agenttrace-test-http-") as folder:
+    """A forwarder with these arguments, ended by SIGTERM, and its observer with it."""
+    with tempfile.TemporaryDirectory(prefix="agenttrace-test-http-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "services.cli.main", "proxy", "http", "--listen", "127.0.0.1:0", *arguments]
         environment = os.environ | {"AGENTTRACE_HOME": str(home or folder)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -69,9 +71,12 @@ def forwarder(*arguments: str, home: Path | None = None) -> Iterator[Forwarder]:
             assert line, f"the forwarder did not start: exit code {process.wait()}"
             yield Forwarder(process, int(line.split("/mcp/")[0].rpartition(":")[2]))
         finally:
+            observers = psutil.Process(process.pid).children() if process.poll() is None else []
             process.terminate()
             process.wait(10)
             process.stdout.close()
+            # They end by themselves, and write until then.
+            psutil.wait_procs(observers, 15)
 
 
 @contextlib.contextmanager

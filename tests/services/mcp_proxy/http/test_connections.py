@@ -96,7 +96,9 @@ async def test_a_half_closed_client_gets_its_answers_and_the_upstream_sees_the_e
 
 
 @pytest.mark.parametrize("left", [b"\r\n", b"\r\nPOST /mc"])
-async def test_what_a_half_closed_client_left_unfinished_does_not_keep_its_connection(world: World, left: bytes) -> None:
+async def test_what_a_half_closed_client_left_unfinished_does_not_keep_its_connection(
+    world: World, left: bytes
+) -> None:
     port = await world.upstream(Scripted(ok(), body=2))
     await world.relay(f"a=http://127.0.0.1:{port}/mcp")
     client = await world.connect()
@@ -229,6 +231,25 @@ async def test_bytes_that_nobody_asked_for_are_never_taken_for_the_next_answer(w
     assert await client.rest() == ok(b"1")
 
 
+async def test_bytes_of_an_upstream_between_two_requests_end_the_connection(world: World) -> None:
+    asked = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ok(b"1"))
+        await asyncio.wait_for(asked.wait(), 5)
+        writer.write(ok(b"forged"))
+        await reader.read()
+
+    port = await world.upstream(handle)
+    await world.relay(f"a=http://127.0.0.1:{port}/mcp")
+    client = await world.connect()
+    client.send(_POST)
+    assert (await client.answer())[1] == b"1"
+    asked.set()
+    assert await client.closed()
+
+
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
@@ -269,9 +290,18 @@ async def test_what_can_be_read_in_two_ways_is_refused(world: World, request_: b
 
 @pytest.mark.parametrize(
     "chunks",
-    # fmt: off
-    [b"2\nhi\r\n0\r\n\r\n", b"2\r\nhi0\r\n\r\n", b"2\r\nhi\n0\r\n\r\n", b"0x2\r\nhi\r\n", b"-2\r\n", b"2 2\r\n", b"0\r\nX:\n\r\n", b"2;\rx", b"f" * 16 + b"\r\n"],
-)  # fmt: skip
+    [
+        b"2\nhi\r\n0\r\n\r\n",
+        b"2\r\nhi0\r\n\r\n",
+        b"2\r\nhi\n0\r\n\r\n",
+        b"0x2\r\nhi\r\n",
+        b"-2\r\n",
+        b"2 2\r\n",
+        b"0\r\nX:\n\r\n",
+        b"2;\rx",
+        b"f" * 16 + b"\r\n",
+    ],
+)
 async def test_chunks_that_can_be_read_in_two_ways_are_refused_and_not_passed_on(world: World, chunks: bytes) -> None:
     got: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

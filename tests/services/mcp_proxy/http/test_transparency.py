@@ -66,6 +66,15 @@ async def test_the_tap_gets_bodies_and_listed_headers_and_no_credential(world: W
     assert not any(b"secret" in r.data or b"a=b" in r.data or b"s=1" in r.data for r in world.records)
 
 
+async def test_of_a_challenge_the_tap_gets_the_scheme_only(world: World) -> None:
+    port = await world.upstream(Scripted(_CHALLENGE))
+    await world.relay(f"a=http://127.0.0.1:{port}/mcp")
+    client = await world.connect()
+    client.send(b"GET /mcp/a HTTP/1.1\r\nHost: x\r\n\r\n")
+    await client.answer()
+    assert (await world.said(Kind.HEAD)).json() == {"status": 401, "headers": {"www-authenticate": "Bearer"}}
+
+
 @pytest.mark.parametrize(
     ("host", "becomes"),
     [

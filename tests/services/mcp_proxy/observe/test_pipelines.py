@@ -20,7 +20,7 @@ from schemas.events import Metric
 from schemas.topics import MCP_RPC, TOOL_METRIC, TOPIC_OF_EVENT, record_key
 from tests.services.clickhouse_sink.conftest import Written, client, rows, tables, write
 
-from .parts import Json, Proxied, event, request, until
+from .parts import Json, Proxied, ended_calls, event, request, until
 
 pytestmark = pytest.mark.integration
 
@@ -122,7 +122,7 @@ async def test_servers_and_elicitations_can_be_asked_for(write: Written, client:
 
 async def test_what_a_real_observer_says_fills_the_tables(tmp_path: Path, write: Written, client: Client) -> None:
     path = tmp_path / "calls.jsonl"
-    proxy = Proxied(tmp_path, "--sink", f"jsonl:{path}", "--timeout-ms", "400")
+    proxy = Proxied(tmp_path, "--sink", f"jsonl:{path}", "--timeout-ms", "1500")
     try:
         known: Json = {
             "protocolVersion": "2025-11-25",
@@ -148,7 +148,9 @@ async def test_what_a_real_observer_says_fills_the_tables(tmp_path: Path, write:
     finally:
         proxy.kill()
     sent = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    assert ended_calls(sent) == {"completed": 3, "timeout": 1}, proxy.log.read_text()
     await write(sent)
+    assert not write.refused
 
     def ask(sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in client.query(sql).result_rows]

@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from services.cli.proxy_tail import View
 from services.mcp_proxy.tap import Kind, Side
 from tests.e2e.test_leaks import MARK, secret
 
@@ -134,3 +135,6 @@ async def test_no_secret_leaves(tmp_path: Path, way: str) -> None:
     check("kept", kept)
     check("live", live)
     check("log", proxy.log.read_bytes())
+    view = View({"method": "/"}), View({})
+    for event in map(orjson.loads, live.splitlines()):
+        check("tail", repr([each.line(event) for each in view]).encode())

@@ -243,6 +243,21 @@ def test_a_stream_with_ids_may_be_resumed(reason: str) -> None:
     assert ends(drive)[0]["duration_ms"] == 100
 
 
+def test_what_is_sent_again_on_resumption_is_told_once() -> None:
+    drive = Http()
+    channel = drive.stream([request(1), request(2)], session="s")
+    for n in (1, 2):
+        drive.event(channel, message("notifications/message", params={"n": n}), id=f"e-{n}")
+    drive.event(channel, result(1), id="e-3")
+    drive.done(channel, "upstream")
+    again = drive.stream(method="GET", session="s", headers={"last-event-id": "e-1"})
+    drive.event(again, message("notifications/message", params={"n": 2}), id="e-2")
+    drive.event(again, result(1), id="e-3")
+    drive.event(again, result(2), id="e-4")
+    assert len(drive.named("mcp.rpc.notification")) == 2
+    assert status(drive) == [("completed", None)] * 2
+
+
 def test_a_stream_is_not_resumed_by_another_session_or_another_id() -> None:
     drive = Http()
     channel = drive.stream(request(1), session="s")

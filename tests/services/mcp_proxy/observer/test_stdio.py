@@ -289,6 +289,8 @@ def test_records_that_were_lost_end_in_a_receipt() -> None:
     drive.client(request(1))
     (receipt,) = drive.put(Kind.LOST, 0, data={"records": 12})
     assert (receipt["event_name"], receipt["count"], receipt["reason"]) == ("producer.dropped", 12, "proxy_tap_full")
+    drive.server(result(2))
+    assert [e.get("reason") for e in drive.rpc()][1:] == ["unmatched"]
     assert [e["reason"] for e in drive.tick(1000)] == ["gap"]
 
 

@@ -183,6 +183,19 @@ def test_7_a_client_that_does_not_read_slows_only_the_server_and_memory_is_bound
         finish(client)
 
 
+def test_7_a_client_may_read_long_after_the_server_has_ended(tmp_path: Path) -> None:
+    proxied = Proxied(tmp_path)
+    data = bytes(range(256)) * 700
+    client = proxied.popen(*python("import os\nos.write(1, bytes(range(256)) * 700)\nos._exit(3)"))
+    assert client.stdin and client.stdout
+    client.stdin.close()
+    wait(lambda: len(proxied.alive()) == 1 and proxied.tap_file.exists(), "only the forwarder is left")
+    time.sleep(1.5)  # longer than the forwarder would wait for a client that signalled the end
+    assert client.stdout.read() == data
+    assert client.wait(5) == 3
+    finish(client)
+
+
 def test_7_a_server_that_does_not_read_slows_only_the_client(tmp_path: Path) -> None:
     client = Proxied(tmp_path).popen(*CHATTER)
     assert client.stdin and client.stdout
@@ -202,7 +215,7 @@ def test_7_a_server_that_does_not_read_slows_only_the_client(tmp_path: Path) -> 
         assert client.stdout.readline() == b"tick\n"
     wait(full, "it is still full")
     assert taken <= 4 * 65536  # two pipes and one chunk
-    client.terminate()
+    client.stdin.close()  # which nobody can read any more, and is seen all the same
     client.wait(5)
     finish(client)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +111,21 @@ def test_3_a_server_that_closes_its_input_is_seen_by_the_client(tmp_path: Path) 
             finish(client)
 
 
+@pytest.mark.parametrize("stream", ["pipe", "socket"])
+def test_3_a_server_that_closes_its_output_is_seen_by_the_client(tmp_path: Path, stream: str) -> None:
+    here, there = os.pipe() if stream == "pipe" else (end.detach() for end in socket.socketpair())
+    client = Proxied(tmp_path).popen("sh", "-c", "echo closing; exec >&-; sleep 600", stdout=there)
+    os.close(there)
+    assert os.read(here, 100) == b"closing\n"
+    assert select.select([here], [], [], 5)[0]
+    assert os.read(here, 100) == b""
+    assert client.poll() is None
+    client.terminate()
+    client.wait(5)
+    finish(client)
+    os.close(here)
+
+
 def _refused(descriptor: int) -> bool:
     try:
         os.write(descriptor, b"x")
@@ -134,9 +152,6 @@ def test_3_a_standard_descriptor_that_is_closed_does_no_harm(tmp_path: Path, clo
 
 @pytest.mark.parametrize("place", ["file", "socket", "terminal"])
 def test_3_standard_streams_need_not_be_pipes(tmp_path: Path, place: str) -> None:
-    import pty
-    import socket
-
     proxied = Proxied(tmp_path)
     data = os.urandom(300_000) if place != "terminal" else b"hello\r\n"
     command = python(

@@ -261,6 +261,9 @@ def test_3_a_signal_that_the_client_ignores_stays_ignored(tmp_path: Path) -> Non
     )
     assert client.stdin and client.stdout
     assert client.stdout.readline() == b"up\n"
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in proxied.alive()]
+    ignored = [int(status.partition("SigIgn:")[2].split()[0], 16) for status in statuses]
+    assert len(ignored) == 3 and all(mask & 1 for mask in ignored)
     client.send_signal(signal.SIGHUP)
     out, _ = client.communicate(timeout=5)
     assert (out, client.returncode) == (b"", 0)

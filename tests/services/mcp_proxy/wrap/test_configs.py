@@ -157,6 +157,13 @@ def test_comments_and_shape_stay(tmp_path: Path) -> None:
     assert '"https://${input:host}/mcp"' in text
 
 
+def test_args_that_were_not_there_get_a_line_of_their_own(tmp_path: Path) -> None:
+    path = placed("claude_desktop_crlf.json", tmp_path)
+    run(path)
+    words = b'"args": ["proxy", "stdio", "--server", "no args", "--", "C:\\\\Program Files\\\\srv.exe"],\r\n\t\t\t"command": "'
+    assert b"{\r\n\t\t\t" + words in path.read_bytes()
+
+
 def test_the_shapes_of_toml_stay(tmp_path: Path) -> None:
     codex = placed("codex.toml", tmp_path)
     run(codex)
@@ -213,6 +220,12 @@ def test_hunks_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     for head in heads:
         old, new = (int(number) for number in re.findall(r"[-+](\d+)", shown[head]))
         assert shown[head + 1].split() == before[old - 1].split() == after[new - 1].split()
+
+
+def test_hunks_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    shown = run(placed("claude_user.json", tmp_path), "--dry-run").stdout  # projects before the user's own servers
+    starts = [int(start) for start in re.findall(r"(?m)^@@ -(\d+)", shown)]
+    assert len(starts) > 1 and starts == sorted(starts)
 
 
 def test_a_terminal_gets_colours_and_no_control_characters(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.mcp_proxy.wrap import files
+from services.mcp_proxy.wrap import files, plan
 from tests.services.mcp_proxy.wrap.wrapping import placed, proxied, refused, run
 
 pytestmark = pytest.mark.contract
@@ -111,15 +111,15 @@ def test_a_damaged_record_is_named_and_the_file_stays(tmp_path: Path, home: Path
 
 
 def test_a_large_file(tmp_path: Path) -> None:
-    """~/.claude.json grows: 4 MiB of history, one server before and one behind."""
-    history = {f"/p/{n}": {"history": [{"display": f"line {n} ü", "n": i} for i in range(50)]} for n in range(1200)}
+    """~/.claude.json grows: 2 MiB of history, one server before and one behind."""
+    history = {f"/p/{n}": {"history": [{"display": f"line {n} ü", "n": i} for i in range(50)]} for n in range(600)}
     entry = {"command": "x", "args": ["y"]}
     data = json.dumps(
         {"mcpServers": {"a": entry}, "projects": {**history, "/z": {"mcpServers": {"b": entry}}}}, indent=2
     )
     path = tmp_path / ".claude.json"
     path.write_text(data)
-    assert path.stat().st_size > 4 << 20
+    assert path.stat().st_size > 2 << 20
     shown = run(path, "--dry-run").stdout
     assert shown.count("+ ") >= 4 and len(shown) < 5000
     run(path)
@@ -128,3 +128,11 @@ def test_a_large_file(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "\n")
     run(path, "--undo")
     assert path.read_text() == data + "\n"
+
+
+def test_an_edit_that_would_mean_something_else_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = placed("codex.toml", tmp_path)
+    before = path.read_bytes()
+    monkeypatch.setattr(plan, "apply", lambda text, edits: text.replace("gpt", "other"))
+    assert "cannot be edited safely; nothing was changed" in str(refused(path))
+    assert path.read_bytes() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,15 @@ def test_a_client_that_writes_the_whole_file_anew(tmp_path: Path) -> None:
 
 
 def test_a_wrap_in_two_steps_is_undone_in_one(tmp_path: Path) -> None:
-    path = placed("codex.toml", tmp_path)
+    path = tmp_path / "mcp.json"
+    original = b'{"mcpServers": {"a": {"args": [], "command": "x"}, "b": {"url": "https://example.com"}}}'
+    path.write_bytes(original)
     run(path)
     between = path.read_bytes()
     run(path, "--http")
     assert path.read_bytes() != between
     run(path, "--undo")
-    assert path.read_bytes() == (CONFIGS / "codex.toml").read_bytes()
+    assert path.read_bytes() == original
 
 
 def test_what_was_wrapped_by_hand_before_stays_so(tmp_path: Path) -> None:
@@ -127,11 +130,12 @@ def test_remote_servers_are_asked_for_and_their_routes_lead_to_them(tmp_path: Pa
         "a b/ü": "http://[::1]:9000",
         "same": "https://user:pass@example.com/mcp",
         "Ü": "https://example.com/",
+        "variable": "https://${HOST}/mcp",
     }
     second.write_text(json.dumps({"mcpServers": {name: {"type": "http", "url": url} for name, url in urls.items()}}))
     original = second.read_bytes()
     said = json.loads(run(second, "--http", "--json").stdout)
-    assert [server["outcome"] for server in said["servers"]] == ["wrapped", "wrapped", "left", "wrapped"]
+    assert [server["outcome"] for server in said["servers"]] == ["wrapped", "wrapped", "left", "wrapped", "left"]
     assert said["run"][:3] == [PROGRAM, "proxy", "http"]
     assert "s3cr3t" not in str(said["run"])
     routes = Routes([parse_route(word) for word in said["run"][4::2]])
@@ -190,6 +194,23 @@ def test_names_that_are_awkward_as_words(tmp_path: Path) -> None:
     run(path, "--check")
     run(path, "--undo")
     assert json.loads(path.read_bytes())["mcpServers"] == entries
+
+
+def test_a_name_that_toml_wants_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[mcp_servers."a\\u007f"]\ncommand = "x"\n')
+    run(path)
+    found = tomllib.loads(path.read_text())["mcp_servers"]
+    assert found == {"a\x7f": proxied("a\x7f", {"command": "x"})}
+
+
+def test_a_comma_that_a_person_added_goes_with_the_words_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[mcp_servers.a]\ncommand = "x"\nargs = []\n')
+    run(path)
+    path.write_text(path.read_text().replace('"x"]', '"x" , ]'))
+    run(path, "--undo")
+    assert tomllib.loads(path.read_text())["mcp_servers"] == {"a": {"command": "x", "args": []}}
 
 
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
