@@ -67,7 +67,7 @@ class LogReader:
         # all records only up to the first that it has yet to read.
         last = max(notes.values(), key=lambda note: (note.by_ms, -note.settled_ms))
         told, self.settled_ms = last.by_ms, last.settled_ms
-        self.settled = {topic: note.settled for topic, note in notes.items()}
+        self.settled = {topic: upto[topic] if last.all_settled else note.settled for topic, note in notes.items()}
         unread = [await self._log_time(topic, offset) - 1 for topic, offset in upto.items() if offset < end[topic]]
         told = min([told, *unread])
         pointers = sorted({note.checkpoint for note in notes.values()} - {checkpoint.NONE}, reverse=True)

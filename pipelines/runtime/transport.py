@@ -195,12 +195,14 @@ class _App(faust.App):
 
 
 def told_to_text(told: Told | None, topic: str, offset: int) -> str:
-    """The commit's metadata: told by (ms), settled up to (offset), settled up to (ms), checkpoint (offset)."""
+    """The commit's metadata: told by (ms), settled up to (offset), settled up to (ms), checkpoint (offset), and 1 if all
+    is settled, of the other topics too: their own last commits may be older than that.
+    """
     if told is None:
         return ""
     if told.settled is None:
-        return f"{told.by_ms} {offset} {told.by_ms} {told.checkpoint}"
-    return f"{told.by_ms} {told.settled[topic]} {told.settled_ms} {told.checkpoint}"
+        return f"{told.by_ms} {offset} {told.by_ms} {told.checkpoint} 1"
+    return f"{told.by_ms} {told.settled[topic]} {told.settled_ms} {told.checkpoint} 0"
 
 
 class Note(NamedTuple):
@@ -210,6 +212,7 @@ class Note(NamedTuple):
     settled: int = 0
     settled_ms: int = 0
     checkpoint: int = -1
+    all_settled: int = 0
 
 
 def told_from_text(text: str, offset: int) -> Note:

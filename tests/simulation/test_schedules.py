@@ -40,12 +40,15 @@ def test_any_schedule_of_faults_comes_to_what_one_calm_worker_says(first_seed: i
     [
         # An error rate held by a timeout, as long as nobody had read the call's own end; the next worker read both.
         (90012, "freeze poison repeats"),
-        # Progress leapt over hours, with ends that nobody had said.
+        # Progress leapt over minutes or hours, with ends that nobody had said.
         (22410, "poison repeats"),
         (23292, "amid freeze kill repeats"),
         (31356, "leave repeats"),
+        (3742, "freeze outage poison repeats"),
         # The same, and a state that knows but the last hours of the log.
         (31862, ""),
+        # A topic's last commit was older than the note that all is settled, and said the contrary.
+        (2547, ""),
         # Another history of failing calls.
         (70225, "repeats"),
     ],

@@ -162,8 +162,8 @@ class Exchange:
             self._session = session
             if self._held:
                 self.connection, self._carrier.scope = self._hub.session(self._server, session, at_ns), ""
-        digest = self._hub.session_hash(self._session) if self._session else None
-        self._carrier.http = HttpInfo(status=status, mcp_session_hash=digest)
+        session_hash = self._hub.session_hash(self._session) if self._session else None
+        self._carrier.http = HttpInfo(status=status, mcp_session_hash=session_hash)
         self._release()
         if status in (429, 503):
             self.connection.bad("throttled", at_ns)

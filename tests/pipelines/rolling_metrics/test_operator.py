@@ -120,15 +120,16 @@ def test_an_end_inferred_in_a_leap_of_progress_counts_where_a_host_that_took_sma
     window in the same breath, and one that takes over may rely on it.
     """
     base = {"session_id": "s1", "root_session_id": "s1"}
-    started = orjson.dumps(event("tool.call.started", 0, 1, **base))
-    ended = orjson.dumps(event("session.ended", 1_000, 1, **base))
+    started = orjson.dumps(event("tool.call.started", 55_000, 1, **base))
+    ended = orjson.dumps(event("session.ended", 56_000, 1, **base))
     said = []
-    for steps in ([leap_ms], range(10_000, leap_ms + 1, 10_000)):
+    for steps in ([leap_ms], range(70_000, leap_ms + 1, 10_000)):
         group = Group(PARTITION, [lambda _: PendingCalls(), lambda number: RollingMetrics(number)])
-        group.feed(TOPIC_OF_EVENT["tool.call.started"], [Raw(0, T0, b"k", started)])
-        group.feed(TOPIC_OF_EVENT["session.ended"], [Raw(0, T0 + 1_000, b"k", ended)])
+        group.feed(TOPIC_OF_EVENT["tool.call.started"], [Raw(0, T0 + 55_000, b"k", started)])
+        group.feed(TOPIC_OF_EVENT["session.ended"], [Raw(0, T0 + 56_000, b"k", ended)])
         canonical = CanonicalSet()
-        for t_ms in (2_000, *steps):
+        # The first ends the window; the call is due a second later.
+        for t_ms in (60_500, *steps):
             group.progress(T0 + t_ms)
         for output in group.take()[0]:
             canonical.add(output.topic, output.record_id, output.body)

@@ -37,6 +37,10 @@ READY = "READY_FOLDER"
 _MARK = "AGENTTRACE_TEST_MARK"
 
 
+MADE: list[Proxied] = []
+"""What the run has started, for whom a failed test leaves something behind."""
+
+
 @dataclass
 class Proxied:
     """A command line, and the mark by which every process that comes of it is found."""
@@ -49,6 +53,7 @@ class Proxied:
         self.tap_file = self.folder / f"{self.mark}.tap"
         self.ready = self.folder / self.mark
         self.ready.mkdir()
+        MADE.append(self)
 
     def argv(self, *command: str) -> list[str]:
         """`agenttrace proxy stdio` for a server's command."""
