@@ -262,6 +262,9 @@ class Connection:
         self.invalid.turn(at_ns, over=True)
         for side in Side:
             self.give_up(list(self.requests.all(side)), at_ns, status, reason)
+        if status == "error":
+            for operation in self.tasks.open():
+                outcomes.ended_aside(self, operation, at_ns, "error", reason)
 
     def gap(self, side: Side, pendings: Iterable[Pending] | None = None) -> None:
         """Bytes that `side` sent were not copied: answers may have been among them."""

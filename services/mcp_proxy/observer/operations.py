@@ -192,6 +192,10 @@ class Tasks:
         while len(self._tasks) > MAX_WAITING:
             self._tasks.popitem(last=False)
 
+    def open(self) -> list[Operation]:
+        """Those that have not ended."""
+        return [operation for operation in self._tasks.values() if not operation.ended]
+
     def get(self, task: Any) -> Operation | None:
         """The operation of a task id."""
         return self._tasks.get(digest(task)) if isinstance(task, str) else None

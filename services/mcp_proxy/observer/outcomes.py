@@ -163,7 +163,7 @@ def _consequences(connection: Connection, pending: Pending, result: dict[str, An
     elif pending.method == "tasks/cancel" and pending.parent is not None and not pending.parent.ended:
         state = result.get("status")
         if state == "cancelled":
-            _ended_aside(connection, pending.parent, at_ns, "cancelled", "task_cancelled")
+            ended_aside(connection, pending.parent, at_ns, "cancelled", "task_cancelled")
 
 
 def _learn(connection: Connection, method: str, result: dict[str, Any]) -> None:
@@ -198,22 +198,23 @@ def unanswered(connection: Connection, pending: Pending, at_ns: int, status: str
     operation = pending.operation
     if pending.method == "elicitation/create" and pending.parent is not None:
         pending.parent.goes_on(pending.key, at_ns)
-    if not pending.poll:
+    goes_on = pending.poll and status in ("cancelled", "stream_aborted", "completed")
+    if goes_on:
+        # One poll was given up, or could not be read.
+        status = "task_pending"
+    else:
         operation.ended = True
         fields |= operation.durations(at_ns)
         if operation.progress:
             fields["progress_count"] = operation.progress
-    elif status in ("cancelled", "stream_aborted"):
-        # One poll was given up; the task goes on.
-        status = "task_pending"
     connection.maker.rpc(
-        "mcp.rpc.error",
+        "mcp.rpc.response" if status in ("completed", "task_pending") else "mcp.rpc.error",
         at_ns,
         connection.party,
         Side.SERVER if pending.side is Side.CLIENT else Side.CLIENT,
         status,
         id=pending.id,
-        method=pending.method,
+        method=pending.method if goes_on else operation.method,
         operation=operation,
         tool_name=operation.tool,
         arguments_hash=operation.arguments_hash,
@@ -223,7 +224,7 @@ def unanswered(connection: Connection, pending: Pending, at_ns: int, status: str
     )
 
 
-def _ended_aside(connection: Connection, operation: Operation, at_ns: int, status: str, reason: str) -> None:
+def ended_aside(connection: Connection, operation: Operation, at_ns: int, status: str, reason: str) -> None:
     """An operation ended by something that is no answer to its own request."""
     operation.ended = True
     durations: dict[str, Any] = operation.durations(at_ns)
@@ -299,4 +300,4 @@ def _task_told(connection: Connection, task: Operation, params: dict[str, Any], 
     task.goes_on("task", at_ns)
     # With its result (2026-07-28) it may be all that the client wants to know.
     if state in _ENDS and ("result" in params or "error" in params):
-        _ended_aside(connection, task, at_ns, _ENDS[str(state)], "told")
+        ended_aside(connection, task, at_ns, _ENDS[str(state)], "told")

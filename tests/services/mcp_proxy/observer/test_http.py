@@ -133,6 +133,7 @@ def test_a_coding_that_is_not_known_leaves_size_and_hash() -> None:
     drive.done(channel)
     (end,) = ends(drive)
     assert (end["status"], end["reason"], end["response"]["size_bytes"]) == ("completed", "unread_coding", 7)
+    assert end["event_name"] == "mcp.rpc.response"
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 413, 429, 500, 502, 503])

@@ -227,6 +227,19 @@ def test_a_poll_that_is_given_up_does_not_end_the_task() -> None:
     assert drive.rpc()[-1]["status"] == "completed"
 
 
+@pytest.mark.parametrize("polling", [False, True])
+def test_a_task_ends_with_the_process(polling: bool) -> None:
+    drive = Stdio()
+    drive.client(request(1))
+    drive.server(message(id=1, result=task("working", resultType="task")))
+    drive.sleep(200)
+    if polling:
+        drive.client(message("tasks/get", 2, params={"taskId": "t-1"}))
+    drive.exit(code=1)
+    ended = [e for e in drive.rpc(operations(drive)[0]) if e["status"] == "error"]
+    assert [(e["reason"], e["duration_ms"]) for e in ended] == [("server_exited", 200)]
+
+
 def test_a_task_told_with_its_result_has_ended() -> None:
     drive = Stdio()
     drive.client(request(1))
