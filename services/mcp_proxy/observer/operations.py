@@ -203,9 +203,9 @@ class Tasks:
 
 def shape_of(method: str, params: Mapping[str, Any]) -> str:
     """Method, name (or uri) and the names of the arguments of a request."""
-    arguments = params.get("arguments")
-    names = sorted(map(str, arguments)) if isinstance(arguments, dict) else []
-    return digest("\0".join([method, str(params.get("name") or params.get("uri") or ""), *names]))
+    arguments, name = params.get("arguments"), params.get("name", params.get("uri"))
+    names = sorted(arguments) if isinstance(arguments, dict) else ()
+    return digest("\0".join([method, name if isinstance(name, str) else "", *names]))
 
 
 def digest(text: str) -> str:

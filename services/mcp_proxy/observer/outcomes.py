@@ -122,7 +122,7 @@ def _status(
     if message.kind == "error":
         return "error", fields
     if pending.poll and pending.method == "tasks/get":
-        state = result.get("status")
+        state = _word(result.get("status"))
         if state == "input_required":
             operation.waits("task", at_ns)
             return "input_required", fields
@@ -134,7 +134,7 @@ def _status(
             fields["is_error_result"] = inner.get("isError") is True
         if isinstance(result.get("error"), dict):
             fields["protocol_error"] = connection.maker.error(result["error"])
-        return _ENDS[str(state)], fields
+        return _ENDS[state], fields
     if result.get("resultType") == "input_required":
         return "input_required", fields
     if not pending.poll and pending.method not in ("tasks/cancel", "tasks/update", "tasks/get"):
@@ -243,6 +243,10 @@ def ended_aside(connection: Connection, operation: Operation, at_ns: int, status
     )
 
 
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def unmatched(connection: Connection, message: Message, side: Side, at_ns: int, carrier: Carrier) -> None:
     """An answer that nobody asked for, or whose question is not known any more."""
     maker = connection.maker
@@ -293,11 +297,11 @@ def noticed(
 
 def _task_told(connection: Connection, task: Operation, params: dict[str, Any], at_ns: int) -> None:
     """A task's state, told unasked."""
-    state = params.get("status")
+    state = _word(params.get("status"))
     if state == "input_required":
         task.waits("task", at_ns)
         return
     task.goes_on("task", at_ns)
     # With its result (2026-07-28) it may be all that the client wants to know.
     if state in _ENDS and ("result" in params or "error" in params):
-        ended_aside(connection, task, at_ns, _ENDS[str(state)], "told")
+        ended_aside(connection, task, at_ns, _ENDS[state], "told")

@@ -227,6 +227,20 @@ def test_a_poll_that_is_given_up_does_not_end_the_task() -> None:
     assert drive.rpc()[-1]["status"] == "completed"
 
 
+@pytest.mark.parametrize("odd", [None, 7, [], {}, {"a": 1}, "", "unheard-of"])
+def test_a_task_in_a_state_that_is_none_is_still_pending(odd: Any) -> None:
+    drive = Stdio()
+    drive.client(request(1))
+    drive.server(message(id=1, result=task("working", resultType="task")))
+    drive.server(message("notifications/tasks", params=task(odd, result={})))
+    drive.client(message("tasks/get", 2, params={"taskId": "t-1"}))
+    drive.server(message(id=2, result=task(odd, result=odd, error=odd, inputRequests=odd)))
+    assert statuses(drive)[-1] == "task_pending"
+    drive.client(
+        message("tasks/update", 3, params={"taskId": "t-1", "inputResponses": odd}), request(4, inputResponses=odd)
+    )
+
+
 @pytest.mark.parametrize("polling", [False, True])
 def test_a_task_ends_with_the_process(polling: bool) -> None:
     drive = Stdio()

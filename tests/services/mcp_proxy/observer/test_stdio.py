@@ -419,6 +419,18 @@ def test_large_frames_are_matched_and_say_what_could_be_seen() -> None:
     assert answered["response"]["redaction_applied"] is True
 
 
+@pytest.mark.parametrize("depth", [200, 900, 1020, 5000])
+def test_deep_nesting_is_borne(depth: int) -> None:
+    drive = Stdio()
+    for inner in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+        for name in (b"name", b"arguments", b"_meta", b"x"):
+            drive.client(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"' + name + b'":' + inner + b"}}\n")
+            drive.server(b'{"jsonrpc":"2.0","id":1,"result":' + inner + b"}\n")
+            drive.server(b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":' + inner + b"}}\n")
+        drive.client(b'[{"jsonrpc":"2.0","method":"m","params":{"x":' + inner + b"}}]\n")
+    assert len(drive.rpc()) == 26
+
+
 def test_an_observer_that_starts_in_the_middle_calls_nothing_an_error() -> None:
     drive = Stdio(resumed=True)
     assert drive.events == []
