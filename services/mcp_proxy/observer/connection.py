@@ -58,6 +58,8 @@ class Connection:
         self.party = party
         self.health = health
         self.seen_ns = began_ns
+        self.exchanges = 0
+        """HTTP exchanges that belong to it and are not over."""
         self.requests = Requests()
         self.asked = Asked()
         self.tasks = Tasks()

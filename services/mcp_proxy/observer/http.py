@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from schemas.events import HttpInfo
-from services.mcp_proxy.observer.connection import Carrier
+from services.mcp_proxy.observer.connection import Carrier, Connection
 from services.mcp_proxy.observer.decoding import Decoder, Unreadable
 from services.mcp_proxy.observer.frames import Frame, Gather
 from services.mcp_proxy.observer.messages import Message, messages
@@ -55,6 +55,7 @@ class Exchange:
             self.connection = hub.session(server, self._session, at_ns)
         else:
             self.connection = hub.stateless(server, at_ns)
+        self.connection.exchanges += self.relevant
         maker = hub.maker
         self._carrier = Carrier(
             "" if self._legacy is not None or self._session is not None else f"{channel}:",
@@ -161,7 +162,7 @@ class Exchange:
         if self._session is None and isinstance(session, str) and session and self._legacy is None and status < 400:
             self._session = session
             if self._held:
-                self.connection, self._carrier.scope = self._hub.session(self._server, session, at_ns), ""
+                self._move(self._hub.session(self._server, session, at_ns))
         session_hash = self._hub.session_hash(self._session) if self._session else None
         self._carrier.http = HttpInfo(status=status, mcp_session_hash=session_hash)
         self._release()
@@ -174,6 +175,12 @@ class Exchange:
             self._events = Events(self._hub.room)
             if self._method == "GET" and self._last_id and status == 200:
                 self._resume(digest(self._last_id))
+
+    def _move(self, connection: Connection) -> None:
+        """It belongs to a connection that it names itself."""
+        self.connection.exchanges -= 1
+        connection.exchanges += 1
+        self.connection, self._carrier.scope = connection, ""
 
     def _resume(self, last: str) -> None:
         """This stream goes on with one that broke off."""
@@ -208,7 +215,7 @@ class Exchange:
             self._ids.append(name)
         if event.type == "endpoint" and self._method == "GET" and self._session is None:
             self._legacy = self._channel
-            self.connection, self._carrier.scope = self._hub.legacy(self._server, self._channel, at_ns), ""
+            self._move(self._hub.legacy(self._server, self._channel, at_ns))
         elif event.type == "message":
             for message in messages(event.data):
                 self.connection.take(message, Side.SERVER, at_ns, self._carrier)
@@ -249,6 +256,7 @@ class Exchange:
 
     def _close(self, reason: str, at_ns: int) -> None:
         """The exchange is over, whole or not."""
+        self.connection.exchanges -= 1
         self._request_over(at_ns, cut=True)
         self._release()
         self._asked.drop()

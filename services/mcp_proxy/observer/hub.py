@@ -16,7 +16,7 @@ MAX_SESSIONS = 4096
 """HTTP sessions and streams of the older transport; of more the one that was quiet longest is closed."""
 MAX_SERVERS = 1000
 IDLE_NS = 3600 * 1_000_000_000
-"""A session that is quiet for so long is closed."""
+"""A session without an open exchange that is quiet for so long is closed."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Hub:
         idle = []
         for key, connection in self._sessions.items():
             connection.tick(now_ns)
-            if now_ns - connection.seen_ns > IDLE_NS:
+            if not connection.exchanges and now_ns - connection.seen_ns > IDLE_NS:
                 idle.append(key)
         for key in idle:
             self._sessions.pop(key).close(now_ns, "timeout", "idle")

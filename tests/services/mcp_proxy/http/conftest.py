@@ -130,6 +130,14 @@ class World:
         """The body of one side as the tap has it."""
         return b"".join(r.data for r in self.records if (r.kind, r.side, r.channel) == (Kind.DATA, side, channel))
 
+    async def tapped(self, side: Side, size: int, channel: int = 1) -> bytes:
+        """`content`, once the tap has so many bytes of it."""
+        async with asyncio.timeout(5):
+            while len(self.content(side, channel)) < size:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.content(side, channel)
+
     async def end(self) -> None:
         for server in self._servers:
             server.close()

@@ -61,7 +61,8 @@ async def test_the_tap_gets_bodies_and_listed_headers_and_no_credential(world: W
         "status": 200,
         "headers": {"mcp-session-id": "new", "content-type": "text/x"},
     }
-    assert (world.content(Side.CLIENT), world.content(Side.SERVER)) == (b"hello", b'{"r":1}')
+    assert await world.tapped(Side.CLIENT, 5) == b"hello"
+    assert await world.tapped(Side.SERVER, 7) == b'{"r":1}'
     assert [r.kind.name for r in world.records] == ["OPEN", "DATA", "END", "HEAD", "DATA", "END", "CLOSE"]
     assert not any(b"secret" in r.data or b"a=b" in r.data or b"s=1" in r.data for r in world.records)
 
@@ -189,7 +190,8 @@ async def test_the_tap_gets_chunked_bodies_without_their_framing_and_gzip_as_it_
     client.send(b"POST /mcp/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\n\r\n" + chunks)
     assert await client.bytes(len(answer)) == answer
     await world.closed()
-    assert world.content(Side.CLIENT) == world.content(Side.SERVER) == packed
+    assert await world.tapped(Side.CLIENT, len(packed)) == packed
+    assert await world.tapped(Side.SERVER, len(packed)) == packed
 
 
 @pytest.mark.parametrize("method", [b"HEAD", b"DELETE", b"OPTIONS", b"GET", b"PATCH", b"X-OWN"])

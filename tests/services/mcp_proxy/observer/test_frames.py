@@ -182,6 +182,17 @@ def test_codings_are_undone(coding: str, pack: Any, where: list[int]) -> None:
     assert b"".join(piece for chunk in cut(pack(data), where) for piece in decoder.feed(chunk)) == data
 
 
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+@pytest.mark.parametrize("size", [(1 << 18) + 100, 5_000_000])
+def test_what_unfolds_to_much_is_whole(size: int, step: int) -> None:
+    # Of the bare format nothing follows the last byte: all may be taken in before all is given out.
+    packed = zlib.compress(b"\0" * size)[2:-4]
+    decoder = Decoder("deflate")
+    made = [piece for at in range(0, len(packed), step) for piece in decoder.feed(packed[at : at + step])]
+    assert sum(map(len, made)) == size
+    assert max(map(len, made)) <= 1 << 18
+
+
 def test_a_bomb_is_given_up() -> None:
     decoder = Decoder("gzip")
     bomb = gzip.compress(b"\0" * (MAX_DECODED + 1))

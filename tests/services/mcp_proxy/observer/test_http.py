@@ -402,14 +402,24 @@ def test_missing_bytes_of_an_exchange() -> None:
     assert status(drive) == [("stream_aborted", "gap")]
 
 
-def test_sessions_are_bounded_and_idle_ones_close() -> None:
+def test_sessions_are_bounded() -> None:
     drive = Http(timeout_ms=10**9)
     for n in range(MAX_SESSIONS + 1):
         drive.open(request(1), session=f"s{n}")
     assert [(e["status"], e["reason"]) for e in ends(drive)] == [("timeout", "too_many_sessions")]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_quiet_session_is_closed_unless_a_stream_is_open(streaming: bool) -> None:
+    drive = Http(timeout_ms=10**9)
+    get = drive.stream(method="GET", session="s")
+    drive.event(get, message("roots/list", 1))
+    if not streaming:
+        drive.done(get, "client")
     drive.tick(IDLE_NS / MS + 1)
-    assert len(ends(drive)) == MAX_SESSIONS + 1
-    assert ends(drive)[-1]["reason"] == "idle"
+    assert status(drive) == ([] if streaming else [("timeout", "idle")])
+    drive.json(message(id=1, result={}), None, status=202, session="s")
+    assert status(drive)[-1] == ("completed", None if streaming else "unmatched")
 
 
 def test_cancelling_without_a_session() -> None:

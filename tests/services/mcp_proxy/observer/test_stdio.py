@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from schemas.clock import from_rfc3339
+from schemas.identity import is_delivery_id, uuid7_ms
 from services.mcp_proxy.observer.noise import MAX_INVALID, MAX_STDERR
 from services.mcp_proxy.observer.requests import MAX_OPEN
-from services.mcp_proxy.tap import Kind, Side
+from services.mcp_proxy.tap import Kind, Record, Side
 from tests.services.mcp_proxy.observer.driving import Json, Stdio, error, message, request, result
 
 pytestmark = pytest.mark.unit
@@ -40,6 +42,19 @@ def test_a_call_is_a_request_and_its_response() -> None:
         assert (event["tenant_id"], event["labels"], event["agent_runtime"]) == ("t", {"a": "b"}, "codex")
         assert event["session_id"] == event["root_session_id"] == "s-1"
     assert sorted(e["event_id"] for e in drive.events) == [e["event_id"] for e in drive.events]
+
+
+def test_event_ids_are_of_their_time_and_in_order() -> None:
+    drive = Stdio()
+    for n in range(20_000):
+        drive.observer.record(Record(Kind.DATA, 1, Side.CLIENT, drive.now_ns, b'{"jsonrpc":"2.0","method":"m"}\n'))
+        if n % 1000 == 0:
+            drive.sleep(0.5)
+            drive.client(message("n"))
+    ids = [e["event_id"] for e in drive.events]
+    assert ids == sorted(set(ids))
+    assert all(is_delivery_id(id) for id in ids)
+    assert {uuid7_ms(e["event_id"]) - from_rfc3339(e["timestamp"]) for e in drive.events} == {0}
 
 
 def test_absent_arguments_are_hashed_as_an_empty_object() -> None:
