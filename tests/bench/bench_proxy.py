@@ -2,7 +2,8 @@
 time, results of 1 KiB and 1 MiB, ours and two public proxies (tests.bench.proxy_ways).
 
 `python -m tests.bench.bench_proxy` prints the figures as JSON. Client and server are raw (tests.bench.mcp_raw): they cost
-little, so what is added is the proxy's. Every round goes through all cells and ways; figures are medians over rounds of what
+little, so what is added is the proxy's; the same with a server on the public SDK says what is left of that where a server
+does something. Every round goes through all cells and ways; figures are medians over rounds of what
 a round says. Ours writes its events to a file. Times are milliseconds, the processor's are microseconds a call.
 """
 
@@ -20,9 +21,11 @@ from typing import Any
 
 import uvloop
 
-from tests.bench.proxy_ways import PUBLIC, ROOT, WAYS, Way
+from tests.bench.proxy_ways import PUBLIC, RAW, ROOT, SDK, WAYS, Way, await_port
 
 CELLS = tuple((calls, size) for size in (1 << 10, 1 << 20) for calls in (1, 32, 256))
+_SDK_CELLS = ((1, 1 << 10), (32, 1 << 10))
+_OURS = ("direct", "agenttrace")
 SECONDS = 0.8
 _ROUNDS = 5
 _MOST_CALLS_OF_PUBLIC = 32
@@ -59,14 +62,18 @@ async def _cell(way: Way, calls: int, size: int, seconds: float) -> dict[str, fl
     }
 
 
-async def _transport(transport: str, port: int, folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    ways = [await Way.start(name, transport, port, max(calls for calls, _ in CELLS), folder) for name in WAYS]
+async def _transport(
+    transport: str, port: int, folder: Path, rounds: int, seconds: float, *, module: str = RAW
+) -> dict[str, Any]:
+    names, cells = (WAYS, CELLS) if module == RAW else (_OURS, _SDK_CELLS)
+    connections = max(calls for calls, _ in cells)
+    ways = [await Way.start(name, transport, port, connections, folder, module=module) for name in names]
     found: dict[tuple[str, int, int], list[dict[str, float]]] = {}
     try:
         for way in ways:
             await _cell(way, 8, 1 << 10, 0.3)  # warm
         for number in range(rounds):
-            for calls, size in CELLS:
+            for calls, size in cells:
                 for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
                     if way.name not in PUBLIC or calls <= _MOST_CALLS_OF_PUBLIC:
                         found.setdefault((way.name, calls, size), []).append(await _cell(way, calls, size, seconds))
@@ -97,6 +104,8 @@ def _figures(found: dict[tuple[str, int, int], list[dict[str, float]]]) -> dict[
         if name == "agenttrace":
             row["observer_cpu_us_a_call"] = statistics.median(one["observer_cpu_us"] for one in rounds)
         figures.setdefault(name, {})[cell] = {key: round(value, 3) for key, value in row.items()}
+    if not PUBLIC.keys() <= figures.keys():
+        return figures
     cell = "1x1KiB"
     figures["public_added_over_ours"] = {
         name: round(figures[name][cell]["p50_added"] / max(figures["agenttrace"][cell]["p50_added"], 0.001), 2)
@@ -110,19 +119,23 @@ def _figures(found: dict[tuple[str, int, int], list[dict[str, float]]]) -> dict[
 
 
 def run(rounds: int = _ROUNDS, seconds: float = SECONDS) -> dict[str, Any]:
-    """The figures of both transports."""
+    """The figures of both transports, with the raw server and with the SDK's."""
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="agenttrace-bench-") as folder:
-        command = [sys.executable, "-m", "tests.bench.mcp_raw", "http"]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as server:
-            try:
-                assert server.stdout is not None
-                port = int(server.stdout.readline())
-                return {
-                    transport: uvloop.run(_transport(transport, port, Path(folder), rounds, seconds))
-                    for transport in ("stdio", "http")
-                }
-            finally:
-                server.kill()
+        for module, suffix in ((RAW, ""), (SDK, "_sdk")):
+            command = [sys.executable, "-m", module, "http"]
+            with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as server:
+                try:
+                    assert server.stdout is not None
+                    port = int(server.stdout.readline())
+                    await_port(port)
+                    for transport in ("stdio", "http"):
+                        figures[transport + suffix] = uvloop.run(
+                            _transport(transport, port, Path(folder), rounds, seconds, module=module)
+                        )
+                finally:
+                    server.kill()
+    return figures
 
 
 if __name__ == "__main__":

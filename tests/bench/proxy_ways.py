@@ -8,6 +8,7 @@ of its set-ups. Each is installed into an environment of its own below `.agenttr
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = {"mcp_proxy": ("mcp-proxy==0.13.0",), "fastmcp": ("fastmcp==4.2.3",)}
 WAYS = ("direct", "agenttrace", *PUBLIC)
 _AGENTTRACE = str(Path(sys.executable).parent / "agenttrace")
-_SERVER = [sys.executable, "-m", "tests.bench.mcp_raw"]
+RAW, SDK = "tests.bench.mcp_raw", "tests.bench.mcp_sdk"
 _FASTMCP = """
 import asyncio, sys
 from fastmcp import Client
@@ -76,14 +77,17 @@ class Way:
     """Process id of the proxy; 0 where there is none."""
 
     @classmethod
-    async def start(cls, name: str, transport: str, http_port: int, connections: int, folder: Path) -> Self:
-        """Start the processes and connect; `folder` takes events and state of ours."""
+    async def start(
+        cls, name: str, transport: str, http_port: int, connections: int, folder: Path, *, module: str = RAW
+    ) -> Self:
+        """Start the processes and connect; `folder` takes events and state of ours, `module` is the server."""
         way = cls(name, transport)
+        serve = [sys.executable, "-m", module]
         environment = os.environ | {"AGENTTRACE_HOME": str(folder), "PYTHONPATH": str(ROOT)}
         sink = ["--sink", f"jsonl:{folder / f'{transport}.jsonl'}"]
         url = f"http://127.0.0.1:{http_port}/mcp"
         if transport == "stdio":
-            server = [*_SERVER, "stdio"]
+            server = [*serve, "stdio"]
             command = {
                 "direct": lambda: server,
                 "agenttrace": lambda: [_AGENTTRACE, "proxy", "stdio", "--server", "raw", *sink, "--", *server],
@@ -106,7 +110,7 @@ class Way:
                 ],
                 "mcp_proxy": lambda: [
                     *(str(_environment("mcp_proxy") / "mcp-proxy"), "--log-level", "ERROR", "--pass-environment"),
-                    *("--port", str(port), "--", *_SERVER, "stdio"),
+                    *("--port", str(port), "--", *serve, "stdio"),
                 ],
                 "fastmcp": lambda: [str(_environment("fastmcp") / "python"), "-c", _FASTMCP, "http", str(port), url],
             }[name]()
@@ -131,7 +135,7 @@ class Way:
                     words, times = process.cmdline(), process.cpu_times()
                 except psutil.Error:
                     continue
-                if "tests.bench.mcp_raw" in words and process.pid != self.top and "proxy" not in words:
+                if {RAW, SDK} & set(words) and process.pid != self.top and "proxy" not in words:
                     continue
                 if "services.mcp_proxy.observe" in words:
                     found.observer += times.user + times.system
@@ -175,3 +179,16 @@ def _started(command: list[str], environment: dict[str, str], port: int) -> subp
         return process
     process.kill()
     raise RuntimeError(f"{command!r} does not listen on port {port}")
+
+
+def await_port(port: int) -> None:
+    """Return once something listens there."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

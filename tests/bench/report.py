@@ -72,7 +72,15 @@ PROMISES = (
             Promise(
                 "proxy",
                 (transport, "agenttrace", "32x1KiB", "throughput_ratio"),
-                f"MCP proxy over {transport}, 32 calls at a time, of direct",
+                f"MCP proxy over {transport}, 32 calls at a time, of direct to a raw server",
+                "≥",
+                0.5,
+                "×",
+            ),
+            Promise(
+                "proxy",
+                (f"{transport}_sdk", "agenttrace", "32x1KiB", "throughput_ratio"),
+                f"MCP proxy over {transport}, 32 calls at a time, of direct to a server on the SDK",
                 "≥",
                 0.5,
                 "×",
