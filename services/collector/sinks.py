@@ -86,6 +86,8 @@ class KafkaSink:
         self._producer: AIOKafkaProducer | None = None
         self._events: list[dict[str, Any]] = []
         self._records: list[_Record] = []
+        # A broker refuses a batch as a whole: each record by itself, then, to see which it is.
+        self._singly = False
 
     async def start(self) -> None:
         """Connect if the broker answers; a refused login is the owner's to mend, a broker that is away comes back."""
@@ -106,16 +108,20 @@ class KafkaSink:
                 raise self._told(trouble)
             failed = [record for record in self._records if record.error is not None]
             if trouble is None and not failed:
+                if self._singly:
+                    self._singly = False
+                    await self.stop()
                 return
             trouble = trouble or failed[0].error
             refused = [record for record in failed if isinstance(record.error, _REFUSED) and not record.refused]
-            for record in refused:
+            for record in refused if self._singly else ():
                 record.refused = f"{type(record.error).__name__}: {record.error}"
             for record in failed:
                 record.sent = None
             await self.stop()
             if not refused:
                 raise self._told(trouble)
+            self._singly = True
 
     async def stop(self) -> None:
         """Close within 2 * CLOSE_S; what is not acknowledged stays in the journal."""
@@ -160,7 +166,7 @@ class KafkaSink:
     async def _connect(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(
             **self._kwargs,
-            **PRODUCER,
+            **PRODUCER | ({"max_batch_size": 1} if self._singly else {}),
             max_request_size=4 << 20,
             request_timeout_ms=10_000,
         )

@@ -111,3 +111,50 @@ def test_the_newest_acknowledged_segments_are_kept_for_looking_back(tmp_path: Pa
     journal.drop_before(journal.end, keep_bytes=3 * 4096)
     assert before[-1] in journal.segments()
     assert 2 <= len(journal.segments()) <= 5
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(["put", "put", "put", "large", "put_back", "unknown", "barrier"]), max_size=25),
+    max_bytes=st.sampled_from([4096, 1 << 20]),
+)
+def test_what_is_read_from_memory_is_what_the_disk_says(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str], max_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("memory")
+    journal = Journal(folder, segment_bytes=2000)
+    journal.open_epoch(1)
+    for seq, step in enumerate(steps, 1):
+        filling = "x" * (600_000 if step == "large" else seq % 90)
+        events = [{"producer": {"epoch": 1, "seq": seq}, "filling": filling}]
+        if step == "put_back":
+            journal.put_back(encode(events))
+        elif step == "barrier":
+            journal.barrier = journal.end.segment
+            journal.barrier = None
+        else:
+            journal.put(encode(events), 1, seq, None if step == "unknown" else events)
+    on_disk = [(line.position, line.next, line.events) for line in Journal(folder).lines()]
+    read, position = [], Position()
+    while lines := journal.read(position, max_bytes):
+        read += [(line.position, line.next, line.events) for line in lines]
+        position = lines[-1].next
+    assert read == on_disk
+    if on_disk:
+        # A reader that follows closely is at every position there is.
+        for begin, after, events in on_disk:
+            line = journal.read(begin, 4096)[0]
+            assert (line.next, line.events) == (after, events)
+
+
+def test_a_reader_that_follows_closely_does_not_need_the_disk(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.open_epoch(1)
+    begin = journal.end
+    events = [{"producer": {"epoch": 1, "seq": 1}}]
+    journal.put(encode(events), 1, 1, events)
+    (tmp_path / begin.segment).unlink()
+    assert [line.events for line in journal.read(begin)] == [events]
+    journal.barrier = "another"
+    journal.barrier = None
+    assert journal.read(begin) == []
