@@ -9,8 +9,8 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from services.cli.journal import journal
 from services.cli.commands import cli
+from services.cli.journal import journal
 from services.collector.drops import rewrite
 from services.collector.journal import Journal
 from services.collector.reserve import Reserve
