@@ -284,7 +284,7 @@ class Intake:
         identity = self.identity
         seq, line = self._stamp(events)
         try:
-            written = self.journal.put(line, identity.epoch, identity.seq + 1, events)
+            written = self.journal.put(line, identity.epoch, identity.seq + 1)
         except OSError as error:
             self.problem = f"journal_{_said(error.strerror or 'error')}"
             self.disk_full = error.errno in _FULL

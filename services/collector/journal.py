@@ -11,11 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +23,6 @@ from services.collector.files import cut_torn, private, sync_folder
 SEGMENT_BYTES = 16 << 20
 KEEP_BYTES = 64 << 20
 """Published segments kept so that a person can look back at what left this machine."""
-_RECENT_BYTES = 1 << 20
 _CRC = 8
 _SUFFIX = ".jsonl"
 
@@ -62,11 +58,6 @@ class Line:
     events: list[dict[str, Any]] | None
     dropped: tuple[int, int, int] | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes on the disk."""
-        return self.next.offset - self.position.offset
-
 
 class Journal:
     """Appends to and reads from the segments of one folder. One process at a time (the collector's lock sees to it)."""
@@ -77,12 +68,10 @@ class Journal:
         self._file: BinaryIO | None = None
         self._end = Position()
         self._dirty = False
-        self._barrier: str | None = None
+        self.barrier: str | None = None
+        """`read` stops before this segment: it is being written anew."""
         # Segments that are full but not yet on the disk: `sync` sees to them, so that `put` never waits for it.
         self._full: list[BinaryIO] = []
-        # The last lines as they were given to `put`, for a reader that follows closely.
-        self._recent: list[Line] = []
-        self._recent_bytes = 0
         self._rolled = False
         self._handles = threading.Lock()
 
@@ -93,45 +82,19 @@ class Journal:
         """Behind the last whole line."""
         return self._end
 
-    @property
-    def barrier(self) -> str | None:
-        """`read` stops before this segment: it is being written anew."""
-        return self._barrier
-
-    @barrier.setter
-    def barrier(self, name: str | None) -> None:
-        # What is remembered of it will not be what the disk says.
-        self._barrier, self._recent, self._recent_bytes = name, [], 0
-
     def open_epoch(self, epoch: int) -> None:
         """Begin a new segment for this epoch; call it once, after `recover`. After an OSError `put` tries again."""
         self._end = Position(_name(epoch, 1))
         private(self.folder)
         self._open(_name(epoch, 1))
 
-    def put(self, line: bytes, epoch: int, first_seq: int, events: list[dict[str, Any]] | None = None) -> int:
+    def put(self, line: bytes, epoch: int, first_seq: int) -> int:
         """Append one delivery's line (see `encode`) in one write; returns the bytes written. Raises OSError with the
         journal unchanged.
-
-        `events` is what the line says; given, and not changed from then on, it is what `read` gives of it for a while.
         """
         if self._file is None or (self._end.offset and self._end.offset + len(line) > self._segment_bytes):
             self._open(_name(epoch, first_seq))
-        begin = self._end
-        written = self._write(line)
-        if events is not None:
-            self._remember(Line(begin, self._end, events))
-        return written
-
-    def _remember(self, line: Line) -> None:
-        self._recent.append(line)
-        self._recent_bytes += line.size
-        if self._recent_bytes > 2 * _RECENT_BYTES:
-            kept, size = len(self._recent), 0
-            while kept and size < _RECENT_BYTES:
-                kept -= 1
-                size += self._recent[kept].size
-            self._recent, self._recent_bytes = self._recent[kept:], size
+        return self._write(line)
 
     def put_back(self, line: bytes) -> int:
         """`put` for a line whose seqs were given earlier; it goes into the segment there is."""
@@ -233,12 +196,10 @@ class Journal:
 
     def read(self, position: Position, max_bytes: int = 1 << 20) -> list[Line]:
         """Whole lines from `position` on, of one segment, about `max_bytes` of them (at least one line)."""
-        if self._barrier is None and (recent := self._from_memory(position, max_bytes)):
-            return recent
         for name in self.segments():
             if name < position.segment:
                 continue
-            if name == self._barrier:
+            if name == self.barrier:
                 return []
             offset = position.offset if name == position.segment else 0
             with open(self.folder / name, "rb") as file:
@@ -250,17 +211,6 @@ class Journal:
             if end:
                 return [line for _, line in parse_lines(name, data[:end], offset)]
         return []
-
-    def _from_memory(self, position: Position, max_bytes: int) -> list[Line]:
-        """Lines one after the other from `position` on, as they were put."""
-        found: list[Line] = []
-        for line in islice(self._recent, bisect_left(self._recent, position, key=_position), None):
-            if line.position != position or max_bytes <= 0:
-                break
-            found.append(line)
-            position = line.next
-            max_bytes -= line.size
-        return found
 
     def recover(self, position: Position | None = None) -> Iterator[Line]:
         """All lines from `position` on; a torn last line of the newest segment is cut off the file first."""
@@ -347,9 +297,6 @@ def _dropped(content: Any) -> tuple[int, int, int] | None:
         case {"dropped": [int(epoch), int(first), int(last)]}:
             return epoch, first, last
     return None
-
-
-_position = attrgetter("position")
 
 
 def _name(epoch: int, first_seq: int) -> str:
