@@ -18,7 +18,7 @@ from services.mcp_proxy.tap import Tap
 COMMAND = (sys.executable, "-P", "-m", "services.mcp_proxy.observe")
 """`-P`: the proxy runs in a folder of the client's choice, which must not decide what is imported."""
 
-_NICE = 10
+_NICE = 19
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _STEADY_S = 60.0
 """A process that lived so long is started again after the first pause."""
