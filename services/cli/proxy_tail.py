@@ -193,11 +193,15 @@ class View:
 
     def _operation(self, event: Mapping[str, Any]) -> Segments | None:
         key, status = _operation(event), str(event.get("status"))
-        asked = self._open.get(key, {}) if status in ("input_required", "task_pending") else self._open.pop(key, {})
+        goes_on = status in ("input_required", "task_pending")
+        asked = self._open.get(key, {}) if goes_on else self._open.pop(key, {})
         method = str(event.get("method") or asked.get("method") or "?")
         tool = str(event.get("tool_name") or asked.get("tool_name") or "")
         word = "error" if event.get("is_error_result") and status == "completed" else _WORDS.get(status, status)
         if not self._wants(event, method=method, tool=tool, status=word):
+            return None
+        if goes_on and not self._requests and "status" not in self._wanted:
+            # One line an operation, when it is over.
             return None
         sent = event.get("request") or asked.get("request") or {}
         got = event.get("response") or {}
