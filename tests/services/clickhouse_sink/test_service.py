@@ -98,7 +98,7 @@ async def test_events_of_every_topic_become_rows_and_their_offsets_are_committed
     events = every_kind()
     async with running(settings) as sink:
         await publish(events)
-        await until_rows(client, "SELECT count() FROM events", 14)
+        await until_rows(client, "SELECT count() FROM events", 19)
         await until_rows(client, "SELECT status FROM risk_findings", "resolved")
         await until_rows(client, "SELECT max(count) FROM tool_metrics", 8)
         assert (
