@@ -34,7 +34,7 @@ down: install ## end the running stack
 
 test: install lint ## lint, types, unit, contract, integration and end-to-end tests
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT INT TERM && \
-	  $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --basetemp="$$folder/t" $(ARGS)
+	  $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --basetemp="$$folder/t" $(ARGS)
 
 lint: install ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
