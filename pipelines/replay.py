@@ -24,7 +24,6 @@ from schemas.errors import UserError
 from schemas.topics import HEADER_KIND, INPUT_TOPICS, KIND_CONTROL, TOPICS
 from services.kafka import partitions_of
 
-"""Records folded before the event loop gets a turn."""
 SAY_EVERY_MS = 1000
 """Progress (log time) is told at these steps."""
 STEP_MS = 10_000

@@ -14,17 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UserError
+from services.loops import new_event_loop
 from services.mcp_proxy.http.hub import Hub
 from services.mcp_proxy.http.routes import Route, Routes
 from services.mcp_proxy.observing import Observing
-
-new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-try:
-    import uvloop
-except ImportError:
-    pass
-else:
-    new_event_loop = uvloop.new_event_loop
 
 _BACKLOG = 1024
 _END_WITHIN_S = 2.0

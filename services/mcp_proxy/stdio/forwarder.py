@@ -6,24 +6,16 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from services.loops import new_event_loop
 from services.mcp_proxy.observing import Observing, complain
 from services.mcp_proxy.stdio import supervisor
 from services.mcp_proxy.stdio.launch import Child, Options
 from services.mcp_proxy.stdio.pump import HangUps, Pump, Stream
 from services.mcp_proxy.stdio.supervisor import EXITED, FORWARDED, REPORT, STARTED, STOP
 from services.mcp_proxy.tap import Kind, Side
-
-new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-try:
-    import uvloop
-except ImportError:
-    pass
-else:
-    new_event_loop = uvloop.new_event_loop
 
 CHANNEL = 1
 _GIVE_UP_AFTER_S = 4.25

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from services import loops
 from services.collector import loop
 from services.collector.service import Collector
 
@@ -28,15 +29,15 @@ def test_a_collector_runs_on_uvloop() -> None:
 def test_without_uvloop_a_collector_runs_on_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     try:
-        assert importlib.reload(loop).new_event_loop is asyncio.new_event_loop
+        assert importlib.reload(loops).new_event_loop is asyncio.new_event_loop
     finally:
         monkeypatch.undo()
-        importlib.reload(loop)
+        importlib.reload(loops)
 
 
-@pytest.mark.parametrize("factory", [loop.new_event_loop, asyncio.new_event_loop])
+@pytest.mark.parametrize("factory", [loops.new_event_loop, asyncio.new_event_loop])
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_a_collector_in_order(factory: loop.Factory, sign: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_stops_a_collector_in_order(factory: loops.Factory, sign: signal.Signals, tmp_path: Path) -> None:
     given = settings(tmp_path)
 
     async def serve() -> None:
